@@ -182,11 +182,12 @@ impl FlowTable {
         let mut writer = self.writer();
         writer.reclaim(&self.shared);
         let name = flow.ufid.map_or(FlowSelector::Key(&flow.matching.key), FlowSelector::Ufid);
-        let is_met = !flow.is_probe && writer.find(&self.shared, &compact).is_some();
-        if is_met || writer.slot_of(name).is_some() {
+        let mask = writer.masks.get(&compact.mask).copied();
+        let met = mask.and_then(|mask| self.shared.find(mask, &compact.key));
+        if !flow.is_probe && met.is_some() || writer.slot_of(name).is_some() {
             return Err(InstallError::Exists);
         }
-        writer.install(&self.shared, (flow, Tally::brought(stats)), &compact, &program)
+        writer.install(&self.shared, (flow, Tally::brought(stats)), (&compact, mask), &program)
     }
 
     /// Replaces a flow's actions; statistics stay.
@@ -380,11 +381,6 @@ impl Writer {
         *generation
     }
 
-    /// The flow that has exactly this match.
-    fn find(&self, shared: &Shared, compact: &Compact) -> Option<u32> {
-        shared.find(*self.masks.get(&compact.mask)?, &compact.key)
-    }
-
     fn slot_of(&self, name: FlowSelector<'_>) -> Option<u32> {
         let key = match name {
             FlowSelector::Ufid(ufid) => return self.by_ufid.get(&ufid).copied(),
@@ -427,14 +423,14 @@ impl Writer {
         &mut self,
         shared: &Shared,
         (flow, tally): (FlowSpec, Tally),
-        compact: &Compact,
+        (compact, mask): (&Compact, Option<u16>),
         program: &[u64],
     ) -> Result<usize, InstallError> {
         let flow = self.flow_memory.enter(flow)?;
         let slot = self.vacancy().ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
         let place =
             shared.flows.make(slot as usize).ok_or(InstallError::NoRoom("the table has 262144 flows"))?;
-        let Some(mask) = self.mask(shared, &compact.mask) else {
+        let Some(mask) = self.mask(shared, (&compact.mask, mask)) else {
             self.free.push(slot);
             return Err(InstallError::NoRoom("the table has 1024 masks"));
         };
@@ -479,11 +475,11 @@ impl Writer {
         })
     }
 
-    /// Returns the number of a mask, and counts one more flow for it.
-    fn mask(&mut self, shared: &Shared, mask: &Key) -> Option<u16> {
-        if let Some(number) = self.masks.get(mask) {
-            self.mask_flows[usize::from(*number)].1 += 1;
-            return Some(*number);
+    /// Counts one more flow for a mask, which has a number if it has flows. Returns its number.
+    fn mask(&mut self, shared: &Shared, (mask, known): (&Key, Option<u16>)) -> Option<u16> {
+        if let Some(number) = known {
+            self.mask_flows[usize::from(number)].1 += 1;
+            return Some(number);
         }
         let number = match self.free_masks.pop() {
             Some(number) => number,

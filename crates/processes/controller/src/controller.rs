@@ -26,7 +26,7 @@ use crate::bounds::{
 use crate::config::{Address, MovedAddress, StaticAddress, SwitchConfig};
 use crate::link::{Answer, DatapathLink};
 use crate::open_packets::OpenPackets;
-use crate::requests::{Purpose, Sent, request};
+use crate::requests::{Purpose, Sent, SharedName, ask_for};
 use crate::served_switch::{ServedSwitch, Stage};
 use crate::stats::ControllerStats;
 
@@ -40,14 +40,16 @@ const ENODEV: i32 = 19;
 /// The control plane of all switches of module flow.
 #[derive(Debug)]
 pub struct Controller {
-    switches: BTreeMap<String, ServedSwitch>,
-    names: BTreeMap<i32, String>,
+    switches: BTreeMap<SharedName, ServedSwitch>,
+    names: BTreeMap<i32, SharedName>,
     /// Number of epochs so far, of all switches.
     epochs: u64,
     links: [DatapathLink<Sent>; LINKS],
     open_packets: OpenPackets,
     /// Packets of unknown datapaths.
     strays: u64,
+    /// The memory of answers of the last datagram, to be used again.
+    answers: Vec<Answer<Sent>>,
     /// Lines for the log.
     log_lines: Vec<String>,
     /// Set once it wants no more misses: the number of pending requests that say so.
@@ -61,8 +63,8 @@ impl Controller {
     #[must_use]
     pub fn new(nonce: u32) -> Self {
         let links = links(nonce);
-        let (switches, names, open_packets, log_lines) = Default::default();
-        Self { switches, names, epochs: 0, links, open_packets, strays: 0, log_lines, leaving: None }
+        let (switches, names, open_packets, answers, log_lines) = Default::default();
+        Self { switches, names, epochs: 0, links, open_packets, strays: 0, answers, log_lines, leaving: None }
     }
 
     /// Uses new connections, perhaps to another process: requests everything again. Addresses stay.
@@ -120,7 +122,9 @@ impl Controller {
     /// Serves a switch. One that is already served continues.
     pub fn set_switch(&mut self, config: &SwitchConfig) {
         self.epochs += 1;
-        self.switches.entry(config.name.clone()).or_insert_with(|| ServedSwitch::new(config, self.epochs));
+        self.switches
+            .entry(config.name.as_str().into())
+            .or_insert_with(|| ServedSwitch::new(config, self.epochs));
     }
 
     /// Stops serving a switch. Its datapath is removed with the switch.
@@ -132,7 +136,7 @@ impl Controller {
 
     /// Notes that a switch does not have this datapath any more; another switch may have it.
     fn forget_name(&mut self, name: &str, datapath: i32) {
-        if self.names.get(&datapath).is_some_and(|known| known == name) {
+        if self.names.get(&datapath).is_some_and(|known| **known == *name) {
             self.names.remove(&datapath);
         }
     }
@@ -175,11 +179,12 @@ impl Controller {
 
     /// Handles a datagram from connection `link`.
     pub fn received(&mut self, link: usize, datagram: &[u8], now_ns: u64) {
-        let mut answers = Vec::new();
+        let mut answers = std::mem::take(&mut self.answers);
         if let Some(link) = self.links.get_mut(link) {
             link.received(datagram, &mut answers);
         }
-        answers.into_iter().for_each(|answer| self.on_answer(answer, now_ns));
+        answers.drain(..).for_each(|answer| self.on_answer(answer, now_ns));
+        self.answers = answers;
     }
 
     /// Whether a request was for the present epoch of its switch.
@@ -199,7 +204,7 @@ impl Controller {
 
     fn on_message(&mut self, purpose: Option<Purpose>, told: DpifReply, now_ns: u64) {
         match (purpose, told) {
-            (_, DpifReply::Miss(packet)) => self.miss(*packet, now_ns),
+            (_, DpifReply::Miss(packet)) => self.miss(packet, now_ns),
             (_, DpifReply::BadMiss(datapath)) => {
                 let served = self.names.get(&datapath).and_then(|name| self.switches.get_mut(name));
                 served.into_iter().for_each(|served| served.switch.counts.strange += 1);
@@ -207,12 +212,11 @@ impl Controller {
             (Some(Purpose::Make(switch) | Purpose::Find(switch)), DpifReply::Datapath(_, made)) => {
                 self.on_datapath(&switch, made.datapath);
             }
-            (Some(Purpose::Ports(switch)), DpifReply::Port(_, port)) => self.on_port_listed(&switch, port),
-            (Some(Purpose::Port(switch, _)), DpifReply::Port(_, port)) => self.on_port_number(&switch, port),
+            (Some(Purpose::Ports(switch)), DpifReply::Port(_, port)) => self.on_port_listed(&switch, *port),
+            (Some(Purpose::Port(switch, _)), DpifReply::Port(_, port)) => self.on_port_number(&switch, *port),
             (Some(Purpose::Adopt(switch)), DpifReply::Flow(_, flow)) => self.adopt(&switch, *flow, now_ns),
-            (Some(Purpose::Count(switch)), DpifReply::Flow(_, flow)) => {
-                let flow = flow.ufid.map(|ufid| (ufid, flow.stats.unwrap_or_default()));
-                if let Some((served, (ufid, stats))) = self.switches.get_mut(&switch).zip(flow) {
+            (Some(Purpose::Count(switch)), DpifReply::Counters(_, ufid, stats)) => {
+                if let Some(served) = self.switches.get_mut(&switch) {
                     served.switch.counted(ufid, stats, now_ns);
                 }
             }
@@ -235,7 +239,8 @@ impl Controller {
             (Purpose::Execute(port), _) => self.open_packets.leave(port),
             (Purpose::Leave, _) => self.leaving = self.leaving.map(|open| open.saturating_sub(1)),
             (Purpose::Make(switch), Some((EEXIST, _))) => {
-                let wanted = DatapathMessage { name: Some(switch.clone()), ..DatapathMessage::default() };
+                let name = Some(switch.to_string());
+                let wanted = DatapathMessage { name, ..DatapathMessage::default() };
                 self.ask(MAIN, &DpifRequest::Datapath(wanted), Purpose::Find(switch));
             }
             // The switch is being removed, as an order will say, or gets another controller.
@@ -312,7 +317,7 @@ impl Controller {
         if self.links[MAIN].port_id().is_none() || self.links[LISTS].port_id().is_none() {
             return false;
         }
-        let names: Vec<String> = self.switches.keys().cloned().collect();
+        let names: Vec<SharedName> = self.switches.keys().cloned().collect();
         let mut has_more = false;
         for name in &names {
             // If the switch is behind, its next reply causes another turn.
@@ -373,12 +378,11 @@ impl Controller {
         let Some(served) = self.switches.get_mut(name) else { return };
         if served.ports.begin(now_ns) {
             served.listed.clear();
-            self.links[LISTS]
-                .ask(&DpifRequest::Ports(datapath), served.sent(Purpose::Ports(name.to_owned())));
+            self.links[LISTS].ask(&DpifRequest::Ports(datapath), served.sent(Purpose::Ports(name.into())));
         }
         if served.counters.begin(now_ns) {
             served.switch.begin_round(now_ns);
-            let sent = served.sent(Purpose::Count(name.to_owned()));
+            let sent = served.sent(Purpose::Count(name.into()));
             self.links[LISTS].ask(&DpifRequest::Flows { datapath, is_brief: true }, sent);
         }
     }
@@ -390,7 +394,7 @@ impl Controller {
             user_features: Some(FEATURES),
             ..DatapathMessage::default()
         };
-        self.ask(MAIN, &DpifRequest::DatapathNew(wanted), Purpose::Make(name.to_owned()));
+        self.ask(MAIN, &DpifRequest::DatapathNew(wanted), Purpose::Make(name.into()));
     }
 
     /// Notes the datapath of a switch, new or existing.
@@ -400,7 +404,7 @@ impl Controller {
         served.stage = Stage::Adopting;
         served.ports.want(0);
         served.again_due_ns = None;
-        self.names.insert(datapath, name.to_owned());
+        self.names.insert(datapath, name.into());
         let wanted =
             DatapathMessage { datapath, user_features: Some(FEATURES), ..DatapathMessage::default() };
         self.links[MAIN].ask(&DpifRequest::DatapathSet(wanted), Sent::for_all(Purpose::Features));
@@ -437,7 +441,7 @@ impl Controller {
             Stage::Absent => {}
             Stage::Adopting => {
                 let datapath = served.datapath;
-                let sent = served.sent(Purpose::Adopt(name.to_owned()));
+                let sent = served.sent(Purpose::Adopt(name.into()));
                 self.links[LISTS].ask(&DpifRequest::Flows { datapath, is_brief: false }, sent);
             }
             Stage::Serving => served.again_due_ns = Some(now_ns),
@@ -473,7 +477,7 @@ impl Controller {
         served.switch.reinstall(now_ns);
         // It subscribes to misses once all flows are right.
         served.again_due_ns = Some(now_ns);
-        self.apply_changes(name);
+        self.apply_changes(&name.into());
     }
 
     /// Requests missing port numbers, and subscribes to the misses of ports with a number.
@@ -494,7 +498,7 @@ impl Controller {
             upcall_port_ids: self.links[MAIN].port_id().map(|id| vec![id]),
             ..VportMessage::default()
         };
-        let purpose = Purpose::Port(switch.to_owned(), port.to_owned());
+        let purpose = Purpose::Port(switch.into(), port.to_owned());
         self.ask(MAIN, &DpifRequest::PortNew(wanted), purpose);
     }
 
@@ -529,13 +533,13 @@ impl Controller {
                 ..VportMessage::default()
             };
             served.subscribed.insert(port, number);
-            let sent = Sent { purpose: Purpose::Subscribe(name.to_owned()), epoch };
+            let sent = Sent { purpose: Purpose::Subscribe(name.into()), epoch };
             self.links[MAIN].ask(&DpifRequest::PortSet(wanted), sent);
         }
     }
 
     /// Answers a packet: flows first, so that later packets match one.
-    fn miss(&mut self, packet: PacketMessage, now_ns: u64) {
+    fn miss(&mut self, packet: Box<PacketMessage>, now_ns: u64) {
         let name = self.names.get(&packet.datapath).cloned();
         let Some((name, served)) = name.and_then(|name| Some((name.clone(), self.switches.get_mut(&name)?)))
         else {
@@ -557,30 +561,29 @@ impl Controller {
     }
 
     /// Has the switch drop a packet that gets no answer, unless the switch is too far behind even for that.
-    fn give_back(&mut self, packet: PacketMessage) {
+    fn give_back(&mut self, packet: Box<PacketMessage>) {
         if self.links[MAIN].open_count() < GIVEN_BACK_MAX {
             self.execute(packet, vec![Action::drop_for(DropReason::NoFlow)]);
         }
     }
 
-    fn execute(&mut self, packet: PacketMessage, actions: Vec<Action>) {
+    fn execute(&mut self, mut packet: Box<PacketMessage>, actions: Vec<Action>) {
         let port = (packet.datapath, packet.key.in_port);
-        let metadata = FlowKey { in_port: packet.key.in_port, ct: packet.key.ct, ..FlowKey::default() };
-        let execute = PacketMessage { key: metadata, actions: Some(actions), user_data: None, ..packet };
-        if self.links[MAIN].ask(&DpifRequest::Execute(execute), Sent::for_all(Purpose::Execute(port))) {
+        packet.key = FlowKey { in_port: packet.key.in_port, ct: packet.key.ct, ..FlowKey::default() };
+        (packet.actions, packet.user_data) = (Some(actions), None);
+        if self.links[MAIN].ask(&DpifRequest::Execute(packet), Sent::for_all(Purpose::Execute(port))) {
             self.open_packets.enter(port);
         }
     }
 
-    fn apply_changes(&mut self, name: &str) {
+    fn apply_changes(&mut self, name: &SharedName) {
         let Some(served) = self.switches.get_mut(name) else { return };
         if served.stage != Stage::Serving {
             return;
         }
         let (datapath, epoch) = (served.datapath, served.epoch);
         while let Some(change) = served.switch.take_change() {
-            let (ask, purpose) = request(name, datapath, change);
-            self.links[MAIN].ask(&ask, Sent { purpose, epoch });
+            ask_for(&mut self.links[MAIN], (name, epoch), datapath, change);
         }
     }
 

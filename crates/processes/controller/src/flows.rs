@@ -150,15 +150,21 @@ impl Flows {
         self.flows.get_mut(&ufid).map(Box::as_mut)
     }
 
+    /// Adds a flow under any name, in place of the one that has it.
     pub(crate) fn insert(&mut self, ufid: Ufid, flow: Flow) {
         self.remove(ufid);
+        if self.own_name(&flow.frame, &flow.looked) != ufid {
+            self.names.insert((flow.frame, flow.looked), ufid);
+        }
+        self.insert_new(ufid, flow);
+    }
+
+    /// Adds a flow under a new name of [`Self::name`].
+    pub(crate) fn insert_new(&mut self, ufid: Ufid, flow: Flow) {
         self.by_source.extend(flow.source().map(|fdb_key| (fdb_key, ufid)));
         self.by_destination.extend(flow.destination().map(|fdb_key| (fdb_key, ufid)));
         self.unlearned.extend(flow.is_unlearned.then_some((flow.frame.port, ufid)));
         self.by_port.entry(flow.frame.port).or_default().insert(ufid);
-        if self.own_name(&flow.frame, &flow.looked) != ufid {
-            self.names.insert((flow.frame, flow.looked), ufid);
-        }
         self.flows.insert(ufid, Box::new(flow));
     }
 

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use lasthop_dpif::Refusal;
 use lasthop_dpif::server::Family;
 use lasthop_dpif::talk::{self, DpifReply, DpifRequest};
 
@@ -40,6 +41,8 @@ pub(crate) struct DatapathLink<W> {
     open: VecDeque<Vec<Open<W>>>,
     /// Number of datagrams with their END.
     ended: u64,
+    /// The memory of the last datagram that was sent, and of the requests of the last one with an END, to be used again.
+    spare: (Vec<u8>, Vec<Open<W>>),
 }
 
 impl<W: Clone> DatapathLink<W> {
@@ -54,6 +57,7 @@ impl<W: Clone> DatapathLink<W> {
             out: VecDeque::from([talk::hello(port_id)]),
             open: VecDeque::new(),
             ended: 0,
+            spare: Default::default(),
         }
     }
 
@@ -64,14 +68,27 @@ impl<W: Clone> DatapathLink<W> {
 
     /// Adds a request. It is sent with the next [`DatapathLink::flush`] at latest.
     pub(crate) fn ask(&mut self, ask: &DpifRequest, what: W) -> bool {
+        self.ask_by(|datagram, seq, port_id| ask.append(datagram, seq, port_id), what)
+    }
+
+    /// The same, for a request that `append` appends to a datagram with this number and port id.
+    pub(crate) fn ask_by(
+        &mut self,
+        append: impl FnOnce(&mut Vec<u8>, u32, u32) -> Result<(), Refusal>,
+        what: W,
+    ) -> bool {
         self.last_seq = self.last_seq.wrapping_add(1).max(1);
-        let seq = self.last_seq;
-        let Ok(bytes) = ask.encode(seq, self.port_id.unwrap_or(0)) else { return false };
-        if self.batch.len() + bytes.len() > BATCH_BYTES {
-            self.flush();
+        let (seq, before) = (self.last_seq, self.batch.len());
+        if append(&mut self.batch, seq, self.port_id.unwrap_or(0)).is_err() {
+            return false;
         }
-        self.batch.resize(self.batch.len().next_multiple_of(4), 0);
-        self.batch.extend_from_slice(&bytes);
+        if before > 0 && self.batch.len() > BATCH_BYTES {
+            // A message begins at a multiple of four bytes.
+            let next = self.batch.split_off(before.next_multiple_of(4));
+            self.batch.truncate(before);
+            self.flush();
+            self.batch = next;
+        }
         self.batched.push(Open { seq, what, refusal: None });
         if self.batched.len() >= BATCH_REQUESTS {
             self.flush();
@@ -82,8 +99,9 @@ impl<W: Clone> DatapathLink<W> {
     /// Sends the requests so far.
     pub(crate) fn flush(&mut self) {
         if !self.batched.is_empty() {
-            self.out.push_back(std::mem::take(&mut self.batch));
-            self.open.push_back(std::mem::take(&mut self.batched));
+            let (bytes, requests) = std::mem::take(&mut self.spare);
+            self.out.push_back(std::mem::replace(&mut self.batch, bytes));
+            self.open.push_back(std::mem::replace(&mut self.batched, requests));
         }
     }
 
@@ -92,7 +110,10 @@ impl<W: Clone> DatapathLink<W> {
     }
 
     pub(crate) fn sent(&mut self) {
-        self.out.pop_front();
+        if let Some(mut datagram) = self.out.pop_front() {
+            datagram.clear();
+            self.spare.0 = datagram;
+        }
     }
 
     /// The number of datagrams with an END once all requests so far are done.
@@ -124,9 +145,10 @@ impl<W: Clone> DatapathLink<W> {
                     }
                 }
                 DpifReply::End => {
-                    let ended = self.open.pop_front().unwrap_or_default();
+                    let mut ended = self.open.pop_front().unwrap_or_default();
                     self.ended += 1;
-                    answers.extend(ended.into_iter().map(|open| Answer::Done(open.what, open.refusal)));
+                    answers.extend(ended.drain(..).map(|open| Answer::Done(open.what, open.refusal)));
+                    self.spare.1 = ended;
                 }
                 DpifReply::Refused { seq, errno, why } => {
                     if let Some(open) = self.find(seq) {
@@ -134,7 +156,10 @@ impl<W: Clone> DatapathLink<W> {
                     }
                 }
                 DpifReply::Miss(_) | DpifReply::BadMiss(_) => answers.push(Answer::Message(None, told)),
-                DpifReply::Datapath(seq, _) | DpifReply::Port(seq, _) | DpifReply::Flow(seq, _) => {
+                DpifReply::Datapath(seq, _)
+                | DpifReply::Port(seq, _)
+                | DpifReply::Flow(seq, _)
+                | DpifReply::Counters(seq, ..) => {
                     let what = self.find(seq).map(|open| open.what.clone());
                     answers.push(Answer::Message(what, told));
                 }

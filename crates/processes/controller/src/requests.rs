@@ -1,28 +1,34 @@
 //! The purpose of each request, and the switch's epoch for which its reply is valid.
 
-use lasthop_dpif::family::{Band, FlowMessage, MeterMessage};
-use lasthop_dpif::talk::DpifRequest;
-use lasthop_flow::{Match, Ufid};
+use std::rc::Rc;
 
+use lasthop_dpif::family::{Band, FlowMessage, FlowParts, MeterMessage};
+use lasthop_dpif::talk::{self, DpifRequest};
+use lasthop_flow::Ufid;
+
+use crate::link::DatapathLink;
 use crate::open_packets::InputPort;
 use crate::switch::DatapathChange;
+
+/// A switch's name, which each request about it has.
+pub(crate) type SharedName = Rc<str>;
 
 /// The purpose of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Purpose {
-    Make(String),
-    Find(String),
+    Make(SharedName),
+    Find(SharedName),
     Features,
-    Ports(String),
-    Port(String, String),
+    Ports(SharedName),
+    Port(SharedName, String),
     PortGone,
     /// Subscribe to a port's misses.
-    Subscribe(String),
-    Adopt(String),
-    Count(String),
-    Flow(String, Ufid),
+    Subscribe(SharedName),
+    Adopt(SharedName),
+    Count(SharedName),
+    Flow(SharedName, Ufid),
     FlowGone,
-    Meter(String),
+    Meter(SharedName),
     /// End the subscription to a port's misses.
     Leave,
     /// Execute a packet from this port.
@@ -61,29 +67,38 @@ impl Sent {
 /// `OVS_METER_BAND_TYPE_DROP`.
 const BAND_DROP: u32 = 1;
 
-/// The request that makes a change.
-pub(crate) fn request(switch: &str, datapath: i32, change: DatapathChange) -> (DpifRequest, Purpose) {
+/// Appends the request that makes a change to a link; returns whether it was.
+pub(crate) fn ask_for(
+    link: &mut DatapathLink<Sent>,
+    (switch, epoch): (&SharedName, u64),
+    datapath: i32,
+    change: DatapathChange,
+) -> bool {
     let flow = |ufid| FlowMessage { datapath, ufid: Some(ufid), ..FlowMessage::default() };
     let meter = |id| MeterMessage { datapath, id: Some(id), ..MeterMessage::default() };
-    let name = switch.to_owned();
+    let sent = |purpose| Sent { purpose, epoch };
     match change {
         DatapathChange::Install { ufid, matches, actions } => {
-            let Match { key, mask } = *matches;
-            let wanted = FlowMessage { key: Some(key), mask, actions: Some(actions), ..flow(ufid) };
-            (DpifRequest::FlowNew(wanted), Purpose::Flow(name, ufid))
+            let parts = FlowParts::of(Some(ufid), &matches, &actions);
+            let append = |datagram: &mut Vec<u8>, seq, port_id| {
+                talk::append_flow_new(datagram, seq, port_id, datapath, &parts)
+            };
+            link.ask_by(append, sent(Purpose::Flow(Rc::clone(switch), ufid)))
         }
-        DatapathChange::Modify { ufid, actions } => (
-            DpifRequest::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }),
-            Purpose::Flow(name, ufid),
+        DatapathChange::Modify { ufid, actions } => link.ask(
+            &DpifRequest::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }),
+            sent(Purpose::Flow(Rc::clone(switch), ufid)),
         ),
-        DatapathChange::Remove { ufid } => (DpifRequest::FlowDel(flow(ufid)), Purpose::FlowGone),
+        DatapathChange::Remove { ufid } => {
+            link.ask(&DpifRequest::FlowDel(flow(ufid)), sent(Purpose::FlowGone))
+        }
         DatapathChange::Meter { meter: id, rate } => {
             let band = Band { kind: BAND_DROP, rate, burst: 0, stats: None };
-            (
-                DpifRequest::MeterSet(MeterMessage { bands: Some(vec![band]), ..meter(id) }),
-                Purpose::Meter(name),
-            )
+            let wanted = MeterMessage { bands: Some(vec![band]), ..meter(id) };
+            link.ask(&DpifRequest::MeterSet(wanted), sent(Purpose::Meter(Rc::clone(switch))))
         }
-        DatapathChange::MeterGone { meter: id } => (DpifRequest::MeterDel(meter(id)), Purpose::FlowGone),
+        DatapathChange::MeterGone { meter: id } => {
+            link.ask(&DpifRequest::MeterDel(meter(id)), sent(Purpose::FlowGone))
+        }
     }
 }

@@ -330,7 +330,7 @@ impl Switch {
             round,
             is_unlearned,
         };
-        self.flows.insert(ufid, flow);
+        self.flows.insert_new(ufid, flow);
         self.counts.installed += 1;
         let matches = Box::new(frame.to_match(looked));
         self.changes.push_back(DatapathChange::Install { ufid, matches, actions: actions.clone() });

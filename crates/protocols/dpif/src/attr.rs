@@ -153,7 +153,15 @@ impl Writer {
 
     /// Adds an attribute.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
-        self.nest(kind, |nested| nested.raw(payload));
+        let Ok(len) = u16::try_from(HEADER_BYTES + payload.len()) else {
+            self.is_too_long = true;
+            return;
+        };
+        let ([a, b], [c, d]) = (len.to_ne_bytes(), kind.to_ne_bytes());
+        self.bytes.reserve(usize::from(len).next_multiple_of(4));
+        self.bytes.extend_from_slice(&[a, b, c, d]);
+        self.bytes.extend_from_slice(payload);
+        self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
     /// Adds an attribute, if there is a payload for it.
@@ -200,8 +208,14 @@ impl Writer {
     /// # Errors
     /// EMSGSIZE if an attribute is longer than 65535 bytes.
     pub fn finish(self) -> Result<Vec<u8>, Refusal> {
+        let (bytes, result) = self.into_parts();
+        result.map(|()| bytes)
+    }
+
+    /// Returns all bytes, and whether all attributes are whole.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, Result<(), Refusal>) {
         let too_long = Refusal::new(Errno::EMSGSIZE, "an attribute is longer than 65535 bytes");
-        if self.is_too_long { Err(too_long) } else { Ok(self.bytes) }
+        (self.bytes, if self.is_too_long { Err(too_long) } else { Ok(()) })
     }
 }
 

@@ -156,12 +156,35 @@ impl<'a> Iterator for Messages<'a> {
 /// # Errors
 /// EMSGSIZE if an attribute or the message is too long.
 pub fn encode(header: NetlinkHeader, fill: impl FnOnce(&mut Writer)) -> Result<Vec<u8>, Refusal> {
-    let mut writer = Writer::new(vec![0; HEADER_BYTES]);
-    fill(&mut writer);
-    let mut bytes = writer.finish()?;
-    let len = u32::try_from(bytes.len()).map_err(|_| Refusal::from(Errno::EMSGSIZE))?;
-    bytes[..HEADER_BYTES].copy_from_slice(&header.encode(len));
+    let mut bytes = Vec::new();
+    append(&mut bytes, header, fill)?;
     Ok(bytes)
+}
+
+/// Appends such a message to a datagram, at a multiple of four bytes. One that cannot be encoded leaves no byte there.
+///
+/// # Errors
+/// As [`encode`].
+pub fn append(
+    datagram: &mut Vec<u8>,
+    header: NetlinkHeader,
+    fill: impl FnOnce(&mut Writer),
+) -> Result<(), Refusal> {
+    let (before, start) = (datagram.len(), datagram.len().next_multiple_of(4));
+    datagram.resize(start + HEADER_BYTES, 0);
+    let mut writer = Writer::new(std::mem::take(datagram));
+    fill(&mut writer);
+    let (bytes, result) = writer.into_parts();
+    *datagram = bytes;
+    let result = result.and_then(|()| {
+        let len = u32::try_from(datagram.len() - start).map_err(|_| Refusal::from(Errno::EMSGSIZE))?;
+        datagram[start..start + HEADER_BYTES].copy_from_slice(&header.encode(len));
+        Ok(())
+    });
+    if result.is_err() {
+        datagram.truncate(before);
+    }
+    result
 }
 
 /// Encodes a message of a generic family.
@@ -175,9 +198,13 @@ pub fn encode_generic(
     fill: impl FnOnce(&mut Writer),
 ) -> Result<Vec<u8>, Refusal> {
     encode(header, |writer| {
-        writer.raw(&[command, version, 0, 0]);
+        put_generic(writer, (command, version));
         fill(writer);
     })
+}
+
+fn put_generic(writer: &mut Writer, (command, version): (u8, u8)) {
+    writer.raw(&[command, version, 0, 0]);
 }
 
 /// Encodes a message about a datapath.
@@ -190,7 +217,24 @@ pub fn encode_datapath(
     datapath: i32,
     fill: impl FnOnce(&mut Writer),
 ) -> Result<Vec<u8>, Refusal> {
-    encode_generic(header, command, version, |writer| {
+    let mut bytes = Vec::new();
+    append_datapath(&mut bytes, header, (command, version), datapath, fill)?;
+    Ok(bytes)
+}
+
+/// Appends a message about a datapath, as [`append`] does.
+///
+/// # Errors
+/// As [`encode`].
+pub fn append_datapath(
+    datagram: &mut Vec<u8>,
+    header: NetlinkHeader,
+    version: (u8, u8),
+    datapath: i32,
+    fill: impl FnOnce(&mut Writer),
+) -> Result<(), Refusal> {
+    append(datagram, header, |writer| {
+        put_generic(writer, version);
         writer.raw(&datapath.to_ne_bytes());
         fill(writer);
     })
@@ -247,6 +291,18 @@ mod tests {
         assert_eq!((generic.command, generic.version, datapath, attrs.count()), (3, 2, 5, 1));
         assert!(messages[1].is_done());
         assert_eq!(Messages::new(&datagram[..datagram.len() - 1]).count(), 1, "the second is cut");
+    }
+
+    #[test]
+    fn a_message_that_cannot_be_encoded_leaves_the_datagram_as_it_was() {
+        let mut datagram = vec![7; 5];
+        let long = vec![0; 65_536];
+        assert!(append(&mut datagram, REQUEST, |writer| writer.put(1, &long)).is_err());
+        assert_eq!(datagram, [7; 5]);
+        append(&mut datagram, REQUEST, |writer| writer.put(1, &[9])).expect("short");
+        assert_eq!((&datagram[..8], datagram.len()), (&[7, 7, 7, 7, 7, 0, 0, 0][..], 8 + HEADER_BYTES + 8));
+        let message = Messages::new(&datagram[8..]).next().expect("one");
+        assert_eq!((message.header, message.body), (REQUEST, &[5, 0, 1, 0, 9, 0, 0, 0][..]));
     }
 
     #[test]

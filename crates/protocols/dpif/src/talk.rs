@@ -4,8 +4,12 @@
 //!   Requests: number, message, message, ... ──> one datagram        DpifReply <── one message of a datagram from the switch
 //! ```
 
+use lasthop_flow::{FlowStats, Ufid};
+
 use crate::attr::{Attrs, Writer};
-use crate::family::{DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage};
+use crate::family::{
+    DatapathMessage, FlowMessage, FlowParts, MeterMessage, PacketMessage, VportMessage, counters_in,
+};
 use crate::message::{self, Messages, NetlinkHeader, NetlinkMessage};
 use crate::private::{self, BATCH, END, HELLO, Hello, JOIN, LISTEN, SEE_ALL, decode_number};
 use crate::refusal::Refusal;
@@ -36,7 +40,7 @@ pub enum DpifRequest {
         /// Whether to omit keys, masks and actions.
         is_brief: bool,
     },
-    /// Install a new flow.
+    /// Install a new flow; [`append_flow_new`] needs no copy of it.
     FlowNew(FlowMessage),
     /// Change a flow's actions.
     FlowSet(FlowMessage),
@@ -47,7 +51,7 @@ pub enum DpifRequest {
     /// Remove a meter.
     MeterDel(MeterMessage),
     /// Execute actions for a packet.
-    Execute(PacketMessage),
+    Execute(Box<PacketMessage>),
 }
 
 /// A message from the switch.
@@ -67,11 +71,13 @@ pub enum DpifReply {
         why: Option<String>,
     },
     /// A datapath.
-    Datapath(u32, DatapathMessage),
+    Datapath(u32, Box<DatapathMessage>),
     /// A port: a reply to the request of this number, or a notification if it is 0.
-    Port(u32, VportMessage),
+    Port(u32, Box<VportMessage>),
     /// A flow: a reply to the request of this number, or a notification if it is 0.
     Flow(u32, Box<FlowMessage>),
+    /// The name and the counters of a flow: a part of the reply to a brief request of this number.
+    Counters(u32, Ufid, FlowStats),
     /// A miss.
     Miss(Box<PacketMessage>),
     /// A miss in this datapath that cannot be decoded.
@@ -116,10 +122,20 @@ impl DpifRequest {
     /// # Errors
     /// EMSGSIZE if it is too long for one.
     pub fn encode(&self, seq: u32, port_id: u32) -> Result<Vec<u8>, Refusal> {
+        let mut bytes = Vec::new();
+        self.append(&mut bytes, seq, port_id)?;
+        Ok(bytes)
+    }
+
+    /// Appends the request with its number to a datagram, at a multiple of four bytes.
+    ///
+    /// # Errors
+    /// As [`Self::encode`]; the datagram is as before then.
+    pub fn append(&self, datagram: &mut Vec<u8>, seq: u32, port_id: u32) -> Result<(), Refusal> {
         let (family, command, flags) = self.kind();
         let header = NetlinkHeader { kind: family.id(), flags: nlm::REQUEST | flags, seq, port_id };
         let version = (command, family.version());
-        message::encode_datapath(header, version, self.datapath(), |writer| self.fill(writer))
+        message::append_datapath(datagram, header, version, self.datapath(), |writer| self.fill(writer))
     }
 
     fn kind(&self) -> (Family, u8, u16) {
@@ -170,6 +186,23 @@ impl DpifRequest {
     }
 }
 
+/// Appends a request to install a new flow, as [`DpifRequest::FlowNew`] is appended.
+///
+/// # Errors
+/// As [`DpifRequest::append`].
+pub fn append_flow_new(
+    datagram: &mut Vec<u8>,
+    seq: u32,
+    port_id: u32,
+    datapath: i32,
+    flow: &FlowParts<'_>,
+) -> Result<(), Refusal> {
+    let flags = nlm::REQUEST | nlm::CREATE;
+    let header = NetlinkHeader { kind: Family::Flow.id(), flags, seq, port_id };
+    let version = (command::NEW, Family::Flow.version());
+    message::append_datapath(datagram, header, version, datapath, |writer| flow.encode(writer))
+}
+
 /// Decodes the messages of a datagram in order.
 pub fn read(datagram: &[u8]) -> impl Iterator<Item = DpifReply> {
     Messages::new(datagram).map(|message| told(&message))
@@ -196,8 +229,13 @@ fn told(message: &NetlinkMessage<'_>) -> DpifReply {
 
 fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> Option<DpifReply> {
     Some(match Family::of(kind)? {
-        Family::Datapath => DpifReply::Datapath(seq, DatapathMessage::decode(datapath, attrs).ok()?),
-        Family::Vport => DpifReply::Port(seq, VportMessage::decode(datapath, attrs).ok()?),
+        Family::Datapath => {
+            DpifReply::Datapath(seq, Box::new(DatapathMessage::decode(datapath, attrs).ok()?))
+        }
+        Family::Vport => DpifReply::Port(seq, Box::new(VportMessage::decode(datapath, attrs).ok()?)),
+        Family::Flow if let Some((ufid, stats)) = counters_in(attrs.clone()) => {
+            DpifReply::Counters(seq, ufid, stats)
+        }
         Family::Flow => DpifReply::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
         Family::Packet if command == packet::MISS => PacketMessage::decode(datapath, attrs)
             .map_or(DpifReply::BadMiss(datapath), |packet| DpifReply::Miss(Box::new(packet))),
@@ -207,7 +245,37 @@ fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> 
 
 #[cfg(test)]
 mod tests {
+    use lasthop_flow::{Action, FlowKey, Match};
+
     use super::*;
+
+    #[test]
+    fn a_flow_is_requested_alike_with_and_without_a_copy() {
+        let matches = Match { key: FlowKey { in_port: Some(7), ..FlowKey::default() }, mask: None };
+        let (ufid, actions) = (Some(Ufid([3; 16])), vec![Action::Output(5)]);
+        let mut appended = Vec::new();
+        let parts = FlowParts::of(ufid, &matches, &actions);
+        append_flow_new(&mut appended, 9, 8, 2, &parts).expect("short");
+        let (key, actions) = (Some(matches.key), Some(actions));
+        let copied = FlowMessage { datapath: 2, ufid, key, actions, ..FlowMessage::default() };
+        assert_eq!(DpifRequest::FlowNew(copied).encode(9, 8), Ok(appended));
+    }
+
+    #[test]
+    fn counters_are_read_alone_and_from_nothing_else() {
+        let stats = FlowStats { packets: 3, bytes: 180, used_ms: 9, tcp_flags: 2 };
+        let brief = FlowMessage { ufid: Some(Ufid([3; 16])), stats: Some(stats), ..FlowMessage::default() };
+        let read = |message: &FlowMessage| {
+            let mut writer = Writer::default();
+            message.encode(&mut writer);
+            counters_in(Attrs::new(&writer.finish().expect("short")))
+        };
+        assert_eq!(read(&brief), Some((Ufid([3; 16]), stats)));
+        let unused = FlowMessage { stats: None, ..brief.clone() };
+        assert_eq!(read(&unused), Some((Ufid([3; 16]), FlowStats::default())));
+        assert_eq!(read(&FlowMessage { actions: Some(Vec::new()), ..brief.clone() }), None);
+        assert_eq!(read(&FlowMessage { ufid: None, ..brief }), None);
+    }
 
     #[test]
     fn requests_and_answers_round_trip() {

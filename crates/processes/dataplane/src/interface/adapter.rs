@@ -177,7 +177,7 @@ impl Interface for Adapter<'_> {
     fn created(&mut self, id: DatapathId, name: &str) -> Result<(), Refusal> {
         let (switch, module, is_made) = self.inside.flow_switch(name).map_err(|fault| no_switch(&fault))?;
         let made = is_made.then(|| name.to_owned());
-        let (members, meters, executed, records) = Default::default();
+        let (members, meters, executed, records, record_bytes) = Default::default();
         let origin = self.places.fresh_origin();
         module.set_origin(origin);
         let is_reserved = self.is_reserved(name);
@@ -185,7 +185,18 @@ impl Interface for Adapter<'_> {
         if !is_reserved {
             self.places.ct_settings.apply(module.table());
         }
-        let place = Place { switch, module, made, is_reserved, members, meters, origin, executed, records };
+        let place = Place {
+            switch,
+            module,
+            made,
+            is_reserved,
+            members,
+            meters,
+            origin,
+            executed,
+            records,
+            record_bytes,
+        };
         self.places.insert(id, place);
         Ok(())
     }

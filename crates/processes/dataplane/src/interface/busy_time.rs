@@ -32,7 +32,7 @@ impl BusyTime {
         let passed_ns = ns(self.at.map_or(Duration::ZERO, |at| now.saturating_duration_since(at)));
         let spent_ns = if is_taken { passed_ns } else { 0 };
         let left_ns = self.left_ns.saturating_add(passed_ns / TIME_SHARE).saturating_sub(spent_ns);
-        (self.left_ns, self.at) = (left_ns.clamp(-BURST_NS, BURST_NS), Some(now));
+        (self.left_ns, self.at) = (left_ns.clamp(-BURST_NS, BURST_NS), self.at.max(Some(now)));
     }
 
     /// When there is time again, if there is none.

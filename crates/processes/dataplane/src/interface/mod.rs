@@ -107,6 +107,8 @@ pub(super) struct Interface {
     limits: UpcallLimits,
     numbers: Numbers,
     frame: Vec<u8>,
+    /// The time, as of the last upcall.
+    now: Instant,
     /// Whether upcalls may be left in the queue without a further event.
     is_behind: bool,
     /// Whether clients had their turn.
@@ -140,6 +142,7 @@ impl Interface {
             limits,
             numbers,
             frame: Vec::new(),
+            now: Instant::now(),
             is_behind: false,
             is_served: false,
             waiting: Waiting::default(),
@@ -185,7 +188,9 @@ impl Interface {
 
     /// Has a worker send the packets that clients sent in this turn: one message for all.
     fn send_out(&mut self, inside: &Datapath) {
-        inside.engine().inject(std::mem::take(&mut self.places.outgoing));
+        // The next turn sends about as many.
+        let room = Vec::with_capacity(self.places.outgoing.len());
+        inside.engine().inject(std::mem::replace(&mut self.places.outgoing, room));
     }
 
     fn serve_some(&mut self, inside: &mut Datapath) {
@@ -216,9 +221,10 @@ impl Interface {
             self.waiting.give_up_slowest();
         }
         let now = Instant::now();
+        self.now = now;
         self.places.to_answer.pass(now);
         let (server, places) = (self.connections.server(), &self.places);
-        self.waiting.look(|audience| reader_in(server, places, audience), now);
+        self.waiting.look(|audience| reader_in(server, places, audience, now), now);
         if self.places.controllers.iter().any(|client| self.waiting.is_given_up(*client)) {
             self.places.to_answer.forget();
         }
@@ -233,6 +239,7 @@ impl Interface {
                 Traffic::Busy => {}
             }
             self.hand_over(held, inside);
+            self.now = Instant::now();
         }
         self.is_behind = true;
     }
@@ -247,15 +254,15 @@ impl Interface {
     }
 
     fn take_waiting(&mut self, traffic: Traffic) -> Option<Held> {
-        let (server, places) = (self.connections.server(), &self.places);
-        let held = self.waiting.take(traffic, |audience| reader_in(server, places, audience))?;
+        let (server, places, now) = (self.connections.server(), &self.places, self.now);
+        let held = self.waiting.take(traffic, |audience| reader_in(server, places, audience, now))?;
         Some(Held { has_waited: true, ..held })
     }
 
     /// The client that an upcall is for.
     fn reader_of(&self, held: &Held) -> Option<Reader> {
         let reader = self.connections.server().reader_of(&held.upcall)?;
-        Some(self.places.reader(reader, held.traffic))
+        Some(self.places.reader(reader, held.traffic, self.now))
     }
 
     /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it. One of a busy line
@@ -282,7 +289,7 @@ impl Interface {
             held.module.settle(held.ticket);
             inside.engine().upcalls_lost(held.port, 1);
         } else if reader.is_some_and(|reader| self.places.controllers.contains(&reader.client)) {
-            self.places.to_answer.asked(hash, (port, traffic), Instant::now());
+            self.places.to_answer.asked(hash, (port, traffic), self.now);
         }
         reader.into_iter().for_each(|reader| self.silence.asked(reader));
     }
@@ -496,8 +503,8 @@ impl Interface {
 }
 
 /// The state of a client as a reader of upcalls.
-fn reader_in(server: &Server, places: &Places, (client, traffic): Audience) -> Option<Reader> {
-    server.reader(client).map(|reader| places.reader(reader, traffic))
+fn reader_in(server: &Server, places: &Places, (client, traffic): Audience, now: Instant) -> Option<Reader> {
+    server.reader(client).map(|reader| places.reader(reader, traffic, now))
 }
 
 /// Logs why a client was disconnected, unless it hung up.

@@ -42,6 +42,8 @@ pub(super) struct Place {
     pub(super) executed: Executed,
     /// By slot of the flow table: the flow's place in memory that outlives this process.
     pub(super) records: Vec<Option<RecordPlace>>,
+    /// The memory of the last record, to be used again.
+    pub(super) record_bytes: Vec<u8>,
 }
 
 /// All datapaths, and statistics that are read later.
@@ -131,9 +133,9 @@ impl Places {
     }
 
     /// The state of a client as a reader of upcalls of sparse lines, or of busy ones.
-    pub(super) fn reader(&self, reader: Reader, traffic: Traffic) -> Reader {
+    pub(super) fn reader(&self, reader: Reader, traffic: Traffic, now: Instant) -> Reader {
         match self.controllers.contains(&reader.client) {
-            true => self.to_answer.of(reader, traffic, Instant::now()),
+            true => self.to_answer.of(reader, traffic, now),
             false => reader,
         }
     }
@@ -182,8 +184,9 @@ mod tests {
     fn place(origin: u16) -> Place {
         let (made, members, meters, executed) = Default::default();
         let module = Arc::new(FlowModule::for_workers(1));
-        let (is_reserved, records) = (false, Vec::new());
-        Place { switch: SwitchId(3), module, made, is_reserved, members, meters, origin, executed, records }
+        let (is_reserved, records, record_bytes) = Default::default();
+        let switch = SwitchId(3);
+        Place { switch, module, made, is_reserved, members, meters, origin, executed, records, record_bytes }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use log::info;
 
 use lasthop_dpif::attr::{Attrs, Writer};
 use lasthop_dpif::datapath::DatapathId;
-use lasthop_dpif::family::FlowMessage;
+use lasthop_dpif::family::{FlowMessage, FlowParts};
 use lasthop_dpif::{Errno, Refusal};
 use lasthop_flow::{FlowStats, Match};
 use lasthop_flowtable as flowtable;
@@ -62,7 +62,9 @@ impl Places {
             place.records.resize(slot + 1, None);
         }
         let record = &mut place.records[slot];
-        *record = message_of(&flow).ok().and_then(|message| write(memory, *record, (id, &message), &stats));
+        let message = message_of(&flow, std::mem::take(&mut place.record_bytes)).ok();
+        *record = message.as_ref().and_then(|message| write(memory, *record, (id, message), &stats));
+        place.record_bytes = message.unwrap_or_default();
         let is_full = record.is_none() && !self.is_memory_full;
         if is_full {
             self.is_memory_full = true;
@@ -115,16 +117,10 @@ fn write(
     }
 }
 
-/// The flow as a client's request.
-fn message_of(flow: &flowtable::FlowSpec) -> Result<Vec<u8>, Refusal> {
-    let message = FlowMessage {
-        ufid: flow.ufid,
-        key: Some(flow.matching.key.clone()),
-        mask: flow.matching.mask.clone(),
-        actions: Some(flow.actions.clone()),
-        ..FlowMessage::default()
-    };
-    let mut writer = Writer::default();
-    message.encode(&mut writer);
+/// The flow as a client's request, in the memory of an earlier one.
+fn message_of(flow: &flowtable::FlowSpec, mut bytes: Vec<u8>) -> Result<Vec<u8>, Refusal> {
+    bytes.clear();
+    let mut writer = Writer::new(bytes);
+    FlowParts::of(flow.ufid, &flow.matching, &flow.actions).encode(&mut writer);
     writer.finish()
 }

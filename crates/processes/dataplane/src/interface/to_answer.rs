@@ -48,6 +48,10 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct ToAnswer {
     open: Vec<Open>,
+    /// How many of them are of busy lines.
+    busy: usize,
+    /// None of them is older.
+    oldest: Option<Instant>,
     answered: u64,
     /// The last ports that made upcalls: two different ones.
     recent: [Option<(AskingPort, Instant)>; 2],
@@ -63,25 +67,30 @@ impl ToAnswer {
         }
         self.recent[0] = Some((port, now));
         self.open.push(Open { hash, port, traffic, since: now });
+        self.busy += usize::from(traffic == Traffic::Busy);
+        self.oldest.get_or_insert(now);
     }
 
     pub(super) fn answered(&mut self, hash: u64, now: Instant) {
         self.pass(now);
         self.answered += 1;
         if let Some(at) = self.open.iter().position(|open| open.hash == Some(hash)) {
-            self.open.swap_remove(at);
+            let answered = self.open.swap_remove(at);
+            self.busy -= usize::from(answered.traffic == Traffic::Busy);
+            self.oldest = self.oldest.filter(|_| !self.open.is_empty());
         }
     }
 
     /// Forgets all upcalls under way: another controller begins, or this one does not answer for some.
     pub(super) fn forget(&mut self) {
         self.open.clear();
+        (self.busy, self.oldest) = (0, None);
     }
 
     /// How a packet goes to the controller if its line had few others, or many.
     pub(super) fn traffic(&self, port: AskingPort, is_sparse: bool) -> Traffic {
-        let own = self.open.iter().filter(|open| open.port == port).count();
-        if is_sparse && own < UPCALLS_SPARSE as usize { Traffic::Sparse } else { Traffic::Busy }
+        let own = || self.open.iter().filter(|open| open.port == port).count();
+        if is_sparse && own() < UPCALLS_SPARSE as usize { Traffic::Sparse } else { Traffic::Busy }
     }
 
     /// The state of the controller as a reader of such packets. It has enough to read also while it has enough to answer.
@@ -92,14 +101,19 @@ impl ToAnswer {
 
     /// When busy lines have time again, if they wait for nothing else. Passes with time ([`Self::pass`]).
     pub(super) fn due(&self) -> Option<Instant> {
-        self.time.due().filter(|_| self.busy() == 0 && self.open.len() < TO_ANSWER_MAX)
+        self.time.due().filter(|_| self.busy == 0 && self.open.len() < TO_ANSWER_MAX)
     }
 
     /// Notes that time has passed.
     pub(super) fn pass(&mut self, now: Instant) {
-        let is_taken = self.busy() > 0 && self.is_shared(now);
+        let is_taken = self.busy > 0 && self.is_shared(now);
         self.time.pass(now, is_taken);
-        self.open.retain(|open| now.saturating_duration_since(open.since) < ANSWER_WAIT_MAX);
+        let is_late = |since: Instant| now.saturating_duration_since(since) >= ANSWER_WAIT_MAX;
+        if self.oldest.is_some_and(is_late) {
+            self.open.retain(|open| !is_late(open.since));
+            self.busy = self.open.iter().filter(|open| open.traffic == Traffic::Busy).count();
+            self.oldest = self.open.iter().map(|open| open.since).min();
+        }
     }
 
     fn has_room(&self, traffic: Traffic, now: Instant) -> bool {
@@ -109,16 +123,12 @@ impl ToAnswer {
         if traffic == Traffic::Sparse || !self.is_shared(now) {
             return true;
         }
-        self.busy() < BUSY_TO_ANSWER_MAX && self.time.due().is_none_or(|due| due <= now)
+        self.busy < BUSY_TO_ANSWER_MAX && self.time.due().is_none_or(|due| due <= now)
     }
 
     /// Whether several ports make upcalls.
     fn is_shared(&self, now: Instant) -> bool {
         self.recent[1].is_some_and(|(_, at)| now.saturating_duration_since(at) < RECENT)
-    }
-
-    fn busy(&self) -> usize {
-        self.open.iter().filter(|open| open.traffic == Traffic::Busy).count()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Family `ovs_datapath`.
 
-use super::{u32_bytes, u32_list, word_bytes, words};
+use super::{put_words, u32_bytes, u32_list, words};
 use crate::attr::{Attrs, Writer};
 use crate::bounds::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::refusal::Refusal;
@@ -84,10 +84,10 @@ impl DatapathMessage {
         }
         writer.put_some(uapi::UPCALL_PID, self.upcall_port_id.map(u32::to_ne_bytes));
         if let Some(stats) = self.stats {
-            writer.put(uapi::STATS, &word_bytes([stats.hit, stats.missed, stats.lost, stats.flows]));
+            put_words(writer, uapi::STATS, [stats.hit, stats.missed, stats.lost, stats.flows]);
         }
         if let Some(stats) = self.megaflow_stats {
-            writer.put(uapi::MEGAFLOW_STATS, &megaflow_bytes(stats));
+            put_words(writer, uapi::MEGAFLOW_STATS, megaflow_words(stats));
         }
         writer.put_some(uapi::USER_FEATURES, self.user_features.map(u32::to_ne_bytes));
         writer.put_some(uapi::MASKS_CACHE_SIZE, self.masks_cache_size.map(u32::to_ne_bytes));
@@ -108,7 +108,7 @@ fn megaflow_stats([mask_hits, masks, cache_hits, _]: [u64; 4]) -> MegaflowStats 
     MegaflowStats { mask_hits, masks: u32::from_ne_bytes([a, b, c, d]), cache_hits }
 }
 
-fn megaflow_bytes(stats: MegaflowStats) -> Vec<u8> {
+fn megaflow_words(stats: MegaflowStats) -> [u64; 4] {
     let [a, b, c, d] = stats.masks.to_ne_bytes();
-    word_bytes([stats.mask_hits, u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), stats.cache_hits, 0])
+    [stats.mask_hits, u64::from_ne_bytes([a, b, c, d, 0, 0, 0, 0]), stats.cache_hits, 0]
 }

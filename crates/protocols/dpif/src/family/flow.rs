@@ -1,8 +1,8 @@
 //! Family `ovs_flow`.
 
-use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
+use lasthop_flow::{Action, FlowKey, FlowStats, Match, Ufid};
 
-use super::{word_bytes, words};
+use super::{put_words, words};
 use crate::attr::{Attr, Attrs, Writer};
 use crate::refusal::Refusal;
 use crate::uapi::flow as uapi;
@@ -29,6 +29,64 @@ pub struct FlowMessage {
     pub ufid: Option<Ufid>,
     /// Fields to omit in answers: `OVS_UFID_F_*`.
     pub omitted: Option<u32>,
+}
+
+/// The parts of a flow that a message has, where they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FlowParts<'a> {
+    /// Its name.
+    pub ufid: Option<Ufid>,
+    /// Its match.
+    pub key: Option<&'a FlowKey>,
+    /// The mask of the match.
+    pub mask: Option<&'a FlowKey>,
+    /// Its statistics.
+    pub stats: Option<FlowStats>,
+    /// Its actions.
+    pub actions: Option<&'a [Action]>,
+}
+
+impl<'a> FlowParts<'a> {
+    /// Everything of a flow but its statistics, as a request to install it has it.
+    #[must_use]
+    pub fn of(ufid: Option<Ufid>, matches: &'a Match, actions: &'a [Action]) -> Self {
+        let (key, mask) = (Some(&matches.key), matches.mask.as_ref());
+        Self { ufid, key, mask, stats: None, actions: Some(actions) }
+    }
+
+    /// Encodes the attributes; omits counters of zero, as the kernel does.
+    pub fn encode(&self, writer: &mut Writer) {
+        if let Some(ufid) = self.ufid {
+            writer.put(uapi::UFID, &ufid.0);
+        }
+        if let Some(key) = self.key {
+            writer.nest(uapi::KEY, |nested| key::encode(nested, key));
+        }
+        if let Some(mask) = self.mask {
+            writer.nest(uapi::MASK, |nested| key::encode(nested, mask));
+        }
+        if let Some(stats) = &self.stats {
+            encode_stats(writer, stats);
+        }
+        if let Some(actions) = self.actions {
+            writer.nest(uapi::ACTIONS, |nested| action::encode(nested, actions));
+        }
+    }
+}
+
+/// The name and the counters of a flow, if the message has nothing else: one of a brief list.
+#[must_use]
+pub fn counters_in(attrs: Attrs<'_>) -> Option<(Ufid, FlowStats)> {
+    let (mut ufid, mut stats) = (None, Stats::default());
+    for attr in attrs {
+        let attr = attr.ok()?;
+        match attr.kind {
+            uapi::UFID => ufid = Some(decode_ufid(&attr).ok()?),
+            uapi::STATS | uapi::USED | uapi::TCP_FLAGS => stats.decode(&attr).ok()?,
+            _ => return None,
+        }
+    }
+    Some((ufid?, stats.counters))
 }
 
 impl FlowMessage {
@@ -59,21 +117,9 @@ impl FlowMessage {
 
     /// Encodes the attributes; omits counters of zero, as the kernel does.
     pub fn encode(&self, writer: &mut Writer) {
-        if let Some(ufid) = self.ufid {
-            writer.put(uapi::UFID, &ufid.0);
-        }
-        if let Some(key) = &self.key {
-            writer.nest(uapi::KEY, |nested| key::encode(nested, key));
-        }
-        if let Some(mask) = &self.mask {
-            writer.nest(uapi::MASK, |nested| key::encode(nested, mask));
-        }
-        if let Some(stats) = &self.stats {
-            encode_stats(writer, stats);
-        }
-        if let Some(actions) = &self.actions {
-            writer.nest(uapi::ACTIONS, |nested| action::encode(nested, actions));
-        }
+        let (key, mask) = (self.key.as_ref(), self.mask.as_ref());
+        FlowParts { ufid: self.ufid, key, mask, stats: self.stats, actions: self.actions.as_deref() }
+            .encode(writer);
         writer.put_flag(uapi::CLEAR, self.is_clear);
         writer.put_flag(uapi::PROBE, self.is_probe);
         writer.put_some(uapi::UFID_FLAGS, self.omitted.map(u32::to_ne_bytes));
@@ -111,7 +157,7 @@ impl Stats {
 
 fn encode_stats(writer: &mut Writer, stats: &FlowStats) {
     if stats.packets != 0 {
-        writer.put(uapi::STATS, &word_bytes([stats.packets, stats.bytes]));
+        put_words(writer, uapi::STATS, [stats.packets, stats.bytes]);
     }
     // Eight flags fit; OVS does not use the others.
     let [_, tcp_flags] = stats.tcp_flags.to_be_bytes();

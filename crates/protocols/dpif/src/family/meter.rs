@@ -1,6 +1,6 @@
 //! Family `ovs_meter`.
 
-use super::{word_bytes, words};
+use super::{put_words, words};
 use crate::attr::{Attr, Attrs, Writer};
 use crate::bounds::BANDS_MAX;
 use crate::refusal::Refusal;
@@ -80,7 +80,7 @@ impl MeterMessage {
         writer.put_some(uapi::ID, self.id.map(u32::to_ne_bytes));
         writer.put_flag(uapi::KBPS, self.is_kbps);
         if let Some(stats) = self.stats {
-            writer.put(uapi::STATS, &word_bytes([stats.packets, stats.bytes]));
+            put_words(writer, uapi::STATS, [stats.packets, stats.bytes]);
         }
         writer.put_some(uapi::USED, self.used_ms.map(u64::to_ne_bytes));
         writer.put_flag(uapi::CLEAR, self.is_clear);
@@ -129,7 +129,7 @@ fn encode_band(writer: &mut Writer, band: &Band) {
         nested.put(uapi::BAND_RATE, &band.rate.to_ne_bytes());
         nested.put(uapi::BAND_BURST, &band.burst.to_ne_bytes());
         if let Some(stats) = band.stats {
-            nested.put(uapi::BAND_STATS, &word_bytes([stats.packets, stats.bytes]));
+            put_words(nested, uapi::BAND_STATS, [stats.packets, stats.bytes]);
         }
     });
 }

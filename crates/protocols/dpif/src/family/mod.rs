@@ -10,13 +10,13 @@ mod vport;
 
 pub use ct_limit::{CtLimitMessage, ZoneLimit};
 pub use datapath::{DatapathMessage, DatapathStats, MegaflowStats};
-pub use flow::FlowMessage;
+pub use flow::{FlowMessage, FlowParts, counters_in};
 pub use generic::FamilyMessage;
 pub use meter::{Band, MeterMessage, MeterStats};
 pub use packet::PacketMessage;
 pub use vport::{VportKind, VportMessage, VportOptions, VportStats};
 
-use crate::attr::Attr;
+use crate::attr::{Attr, Writer};
 use crate::refusal::Refusal;
 
 /// Reads 64-bit numbers in the host's byte order, as in structures of counters.
@@ -42,6 +42,6 @@ pub(crate) fn u32_bytes(list: &[u32]) -> Vec<u8> {
     list.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-pub(crate) fn word_bytes<const N: usize>(words: [u64; N]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+pub(crate) fn put_words<const N: usize>(writer: &mut Writer, kind: u16, words: [u64; N]) {
+    writer.put(kind, words.map(u64::to_ne_bytes).as_flattened());
 }

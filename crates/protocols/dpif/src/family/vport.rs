@@ -1,6 +1,6 @@
 //! Family `ovs_vport`.
 
-use super::{u32_bytes, u32_list, word_bytes, words};
+use super::{put_words, u32_bytes, u32_list, words};
 use crate::attr::{Attrs, Writer};
 use crate::bounds::{CPUS_MAX, NAME_BYTES_MAX};
 use crate::refusal::{Errno, Refusal};
@@ -148,7 +148,7 @@ impl VportMessage {
         writer.put_some(uapi::IFINDEX, self.ifindex.map(u32::to_ne_bytes));
         writer.put_some(uapi::NETNSID, self.netns_id.map(i32::to_ne_bytes));
         if let Some(stats) = self.stats {
-            writer.put(uapi::STATS, &word_bytes(stats_words(stats)));
+            put_words(writer, uapi::STATS, stats_words(stats));
         }
         if let Some(ids) = &self.upcall_port_ids {
             writer.put(uapi::UPCALL_PID, &u32_bytes(ids));

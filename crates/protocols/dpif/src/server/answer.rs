@@ -7,9 +7,7 @@ use lasthop_conntrack::CtRecord;
 use super::families::Family;
 use crate::attr::Writer;
 use crate::bounds::DUMP_BYTES;
-use crate::family::{
-    CtLimitMessage, DatapathMessage, FlowMessage, MeterMessage, PacketMessage, VportMessage,
-};
+use crate::family::{CtLimitMessage, DatapathMessage, FlowMessage, MeterMessage, VportMessage};
 use crate::message::{self, NetlinkHeader};
 use crate::netfilter::{self, TimeoutPolicy, connection};
 use crate::refusal::Refusal;
@@ -21,7 +19,6 @@ pub(super) enum Answer {
     Datapath(DatapathMessage),
     Vport(VportMessage),
     Flow(Box<FlowMessage>),
-    Packet(Box<PacketMessage>),
     Meter(MeterMessage),
     CtLimit(CtLimitMessage),
     Connection(Box<CtRecord>),
@@ -35,7 +32,6 @@ impl Answer {
             Answer::Datapath(message) => Ok((Family::Datapath, message.datapath)),
             Answer::Vport(message) => Ok((Family::Vport, message.datapath)),
             Answer::Flow(message) => Ok((Family::Flow, message.datapath)),
-            Answer::Packet(message) => Ok((Family::Packet, message.datapath)),
             Answer::Meter(message) => Ok((Family::Meter, message.datapath)),
             Answer::CtLimit(message) => Ok((Family::CtLimit, message.datapath)),
             Answer::Connection(_) => Err(netfilter::CTNETLINK),
@@ -48,7 +44,6 @@ impl Answer {
             Answer::Datapath(message) => message.encode(writer),
             Answer::Vport(message) => message.encode(writer),
             Answer::Flow(message) => message.encode(writer),
-            Answer::Packet(message) => message.encode(writer),
             Answer::Meter(message) => message.encode(writer),
             Answer::CtLimit(message) => message.encode(writer),
             Answer::Connection(record) => connection::encode(writer, record),
@@ -63,29 +58,49 @@ impl Answer {
         command: u8,
         flags: u16,
     ) -> Result<Vec<u8>, Refusal> {
+        let mut bytes = Vec::new();
+        self.append(&mut bytes, request, command, flags)?;
+        Ok(bytes)
+    }
+
+    fn append(
+        &self,
+        datagram: &mut Vec<u8>,
+        request: NetlinkHeader,
+        command: u8,
+        flags: u16,
+    ) -> Result<(), Refusal> {
         match self.origin() {
             Ok((family, datapath)) => {
                 let header = NetlinkHeader { kind: family.id(), flags, ..request };
                 let command = (command, family.version());
-                message::encode_datapath(header, command, datapath, |writer| self.encode(writer))
+                message::append_datapath(datagram, header, command, datapath, |writer| self.encode(writer))
             }
             Err(subsystem) => {
                 let kind = netfilter::kind(subsystem, netfilter::NEW);
                 let header = NetlinkHeader { kind, flags, ..request };
-                message::encode(header, |writer| self.encode(writer))
+                message::append(datagram, header, |writer| self.encode(writer))
             }
         }
     }
 
-    /// Appends it as a message of a dump; breaks if the datagram is full. A message longer than a datagram is sent
-    /// alone.
+    /// Appends it as a message of a dump ([`append_part`]).
     pub(super) fn append_part(&self, request: NetlinkHeader, datagram: &mut Vec<u8>) -> ControlFlow<()> {
-        // Values that cannot be encoded were never accepted.
-        let bytes = self.message(request, command::NEW, nlm::MULTI).unwrap_or_default();
-        if !datagram.is_empty() && datagram.len() + bytes.len() > DUMP_BYTES {
-            return ControlFlow::Break(());
-        }
-        datagram.extend(bytes);
-        ControlFlow::Continue(())
+        append_part(datagram, |datagram| self.append(datagram, request, command::NEW, nlm::MULTI))
     }
+}
+
+/// Appends a message of a dump; breaks if the datagram is full. A message longer than a datagram is sent alone.
+pub(super) fn append_part(
+    datagram: &mut Vec<u8>,
+    append: impl FnOnce(&mut Vec<u8>) -> Result<(), Refusal>,
+) -> ControlFlow<()> {
+    let before = datagram.len();
+    // Values that cannot be encoded were never accepted.
+    let _ = append(datagram);
+    if before > 0 && datagram.len() > DUMP_BYTES {
+        datagram.truncate(before);
+        return ControlFlow::Break(());
+    }
+    ControlFlow::Continue(())
 }

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use lasthop_conntrack::CtRecord;
 
-use super::answer::Answer;
+use super::answer::{Answer, append_part};
 use super::request::DumpCursor;
 use super::state::State;
 use crate::bounds::DUMP_BYTES;
@@ -23,17 +23,25 @@ impl Dump {
     /// The next datagram, and whether it was the last one.
     pub(super) fn next(&mut self, state: &State, datapath: &dyn Datapath) -> (Vec<u8>, bool) {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
+        if let DumpCursor::Flows { id, cursor, omitted } = self.what {
+            self.what = flows(datapath, id, (cursor, omitted), self.header, &mut bytes);
+            return self.ended(bytes);
+        }
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
         self.what = match std::mem::replace(&mut self.what, DumpCursor::Nothing) {
             DumpCursor::Datapaths { after, is_all } => datapaths(state, datapath, (after, is_all), &mut put),
             DumpCursor::Ports { id, from } => ports(state, datapath, id, from, &mut put),
-            DumpCursor::Flows { id, cursor, omitted } => flows(datapath, id, cursor, omitted, &mut put),
             DumpCursor::Connections { cursor, zone, is_all } => {
                 connections(datapath, cursor, (zone, is_all), &mut put)
             }
             DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
-            DumpCursor::Nothing => DumpCursor::Nothing,
+            DumpCursor::Flows { .. } | DumpCursor::Nothing => DumpCursor::Nothing,
         };
+        self.ended(bytes)
+    }
+
+    /// A datagram, with the end of the dump if there is nothing more.
+    fn ended(&self, mut bytes: Vec<u8>) -> (Vec<u8>, bool) {
         let is_last = matches!(self.what, DumpCursor::Nothing);
         if is_last {
             bytes.extend(message::done(self.header, Ok(())));
@@ -73,9 +81,16 @@ fn ports(state: &State, datapath: &dyn Datapath, id: DatapathId, from: u32, put:
     DumpCursor::Nothing
 }
 
-fn flows(datapath: &dyn Datapath, id: DatapathId, cursor: u64, omitted: u32, put: Put<'_>) -> DumpCursor {
-    let next = datapath
-        .flows_visit(id, cursor, &mut |flow| put(Answer::Flow(super::flows::message(id, flow, omitted))));
+fn flows(
+    datapath: &dyn Datapath,
+    id: DatapathId,
+    (cursor, omitted): (u64, u32),
+    header: NetlinkHeader,
+    bytes: &mut Vec<u8>,
+) -> DumpCursor {
+    let next = datapath.flows_visit(id, cursor, &mut |flow| {
+        append_part(bytes, |bytes| super::flows::append(bytes, header, id, flow, omitted))
+    });
     next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
 }
 

@@ -6,7 +6,8 @@ use super::request::DumpCursor;
 use super::request::{Outcome, Request, unknown_command};
 use super::state::State;
 use crate::datapath::{Datapath, DatapathId, FlowInstall, FlowName, FlowView};
-use crate::family::FlowMessage;
+use crate::family::{FlowMessage, FlowParts};
+use crate::message::{self, NetlinkHeader};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, flow as uapi, nlm};
 use lasthop_flow::Match;
@@ -44,16 +45,43 @@ pub(super) fn serve(
     Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
 }
 
-/// Encodes a flow without the fields in `omitted`. A flow without a name always has its key.
-pub(super) fn message(id: DatapathId, flow: FlowView<'_>, omitted: u32) -> Box<FlowMessage> {
+/// A flow's parts without the fields in `omitted`. A flow without a name always has its key.
+fn parts(flow: FlowView<'_>, omitted: u32) -> FlowParts<'_> {
     let has = |bit| omitted & bit == 0;
+    let all = FlowParts::of(flow.ufid, flow.matches, flow.actions);
+    FlowParts {
+        key: all.key.filter(|_| has(uapi::OMIT_KEY) || flow.ufid.is_none()),
+        mask: all.mask.filter(|_| has(uapi::OMIT_MASK)),
+        actions: all.actions.filter(|_| has(uapi::OMIT_ACTIONS)),
+        stats: Some(flow.stats),
+        ..all
+    }
+}
+
+/// Appends a flow's message to a dump's datagram, without a copy of the flow.
+pub(super) fn append(
+    datagram: &mut Vec<u8>,
+    request: NetlinkHeader,
+    id: DatapathId,
+    flow: FlowView<'_>,
+    omitted: u32,
+) -> Result<(), Refusal> {
+    let header = NetlinkHeader { kind: Family::Flow.id(), flags: nlm::MULTI, ..request };
+    let version = (command::NEW, Family::Flow.version());
+    let parts = parts(flow, omitted);
+    message::append_datapath(datagram, header, version, id.0, |writer| parts.encode(writer))
+}
+
+/// A flow's message without the fields in `omitted`.
+pub(super) fn message(id: DatapathId, flow: FlowView<'_>, omitted: u32) -> Box<FlowMessage> {
+    let FlowParts { ufid, key, mask, stats, actions } = parts(flow, omitted);
     Box::new(FlowMessage {
         datapath: id.0,
-        ufid: flow.ufid,
-        key: (has(uapi::OMIT_KEY) || flow.ufid.is_none()).then(|| flow.matches.key.clone()),
-        mask: flow.matches.mask.clone().filter(|_| has(uapi::OMIT_MASK)),
-        actions: has(uapi::OMIT_ACTIONS).then(|| flow.actions.to_vec()),
-        stats: Some(flow.stats),
+        ufid,
+        key: key.cloned(),
+        mask: mask.cloned(),
+        actions: actions.map(<[_]>::to_vec),
+        stats,
         ..FlowMessage::default()
     })
 }
@@ -63,8 +91,8 @@ fn no_flow() -> Refusal {
 }
 
 fn name(wanted: &FlowMessage) -> Option<FlowName> {
-    let key = wanted.key.as_ref().map(|key| FlowName::Key(Box::new(key.clone())));
-    wanted.ufid.map(FlowName::Ufid).or(key)
+    let by_key = || wanted.key.as_ref().map(|key| FlowName::Key(Box::new(key.clone())));
+    wanted.ufid.map(FlowName::Ufid).or_else(by_key)
 }
 
 fn expect_name(wanted: &FlowMessage) -> Result<FlowName, Refusal> {

@@ -92,6 +92,8 @@ pub struct Server {
     former_readers: BTreeMap<(DatapathId, u32), PeerId>,
     /// Whether a client is a member of the flows' group; OVS never is.
     has_flow_members: bool,
+    /// The bytes of the last upcall, to be used again.
+    upcall_bytes: Vec<u8>,
     changes: u64,
     /// Counts clients that come or go.
     peer_changes: u64,
@@ -505,7 +507,7 @@ impl Server {
     }
 
     /// Queues a miss, in a datagram with earlier ones if the client takes batches; without room it is lost.
-    fn push_miss(&mut self, id: PeerId, message: Vec<u8>) -> bool {
+    fn push_miss(&mut self, id: PeerId, message: &[u8]) -> bool {
         let has_room = self.has_room(id, message.len());
         if let Some(peer) = self.peers.get_mut(&id).filter(|_| has_room) {
             self.queued_bytes += peer.push_miss(message);

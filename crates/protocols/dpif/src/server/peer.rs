@@ -87,6 +87,8 @@ pub(super) struct Peer {
     pub(super) flush: Option<Flush>,
     output: VecDeque<Waiting>,
     output_bytes: usize,
+    /// The memory of the last batch that was sent, for the next one.
+    spare: Vec<u8>,
     pub(super) lost: u64,
     /// Number of sent datagrams.
     pub(super) taken: u64,
@@ -108,6 +110,7 @@ impl Peer {
             flush: None,
             output: VecDeque::new(),
             output_bytes: 0,
+            spare: Vec::new(),
             lost: 0,
             taken: 0,
             heard: 0,
@@ -134,13 +137,12 @@ impl Peer {
     }
 
     /// Adds a miss; returns the bytes that it takes.
-    pub(super) fn push_miss(&mut self, message: Vec<u8>) -> usize {
-        let len = message.len();
+    pub(super) fn push_miss(&mut self, message: &[u8]) -> usize {
         if !self.takes_batches {
-            self.push(message);
-            return len;
+            self.push(message.to_vec());
+            return message.len();
         }
-        self.add_to_batch(&message, |batch| batch.has_misses = true)
+        self.add_to_batch(message, |batch| batch.has_misses = true)
     }
 
     /// Adds the END of a request datagram; returns the bytes that it takes.
@@ -157,7 +159,8 @@ impl Peer {
     fn add_to_batch(&mut self, message: &[u8], note: impl FnOnce(&mut Batch)) -> usize {
         let has_room = |batch: &Batch| batch.bytes.len() + message.len() <= UPCALL_BATCH_BYTES_MAX;
         if !matches!(self.output.back(), Some(Waiting::Batch(batch)) if has_room(batch)) {
-            self.output.push_back(Waiting::Batch(Batch::default()));
+            let bytes = std::mem::take(&mut self.spare);
+            self.output.push_back(Waiting::Batch(Batch { bytes, ..Batch::default() }));
         }
         let Some(Waiting::Batch(batch)) = self.output.back_mut() else { return 0 };
         note(batch);
@@ -194,6 +197,10 @@ impl Peer {
         if let Some(waiting) = self.output.pop_front_if(|waiting| !matches!(waiting, Waiting::Removal(_))) {
             self.output_bytes -= waiting.len_bytes();
             self.taken += 1;
+            if let Waiting::Batch(mut batch) = waiting {
+                batch.bytes.clear();
+                self.spare = batch.bytes;
+            }
         }
     }
 

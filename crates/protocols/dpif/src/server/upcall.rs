@@ -1,12 +1,11 @@
 //! Upcalls: packets for the control plane.
 
-use super::answer::Answer;
 use super::{Server, families::Family};
 use crate::bounds::UPCALL_BYTES_READY;
 use crate::datapath::DatapathId;
 use crate::datapath::PeerId;
 use crate::family::PacketMessage;
-use crate::message::NetlinkHeader;
+use crate::message::{self, NetlinkHeader};
 use crate::uapi::packet;
 
 /// Why a packet goes to the control plane.
@@ -63,7 +62,7 @@ impl Server {
     pub fn upcall(&mut self, upcall: DatapathUpcall) -> Upcalled {
         let id = DatapathId(upcall.message.datapath);
         let target = self.target(id, &upcall);
-        if let Some(peer) = target.filter(|peer| self.queue_upcall(*peer, upcall)) {
+        if let Some(peer) = target.filter(|peer| self.queue_upcall(*peer, &upcall)) {
             let takes_batches = self.peers.get(&peer).is_some_and(|peer| peer.takes_batches);
             return if takes_batches { Upcalled::Batched } else { Upcalled::Queued };
         }
@@ -101,7 +100,7 @@ impl Server {
         former.filter(|_| upcall.kind == UpcallKind::Miss && !self.takes_misses(id))
     }
 
-    fn queue_upcall(&mut self, id: PeerId, upcall: DatapathUpcall) -> bool {
+    fn queue_upcall(&mut self, id: PeerId, upcall: &DatapathUpcall) -> bool {
         let command = match upcall.kind {
             UpcallKind::Miss => packet::MISS,
             UpcallKind::Action { .. } => packet::ACTION,
@@ -111,8 +110,15 @@ impl Server {
             return false;
         }
         let header = NetlinkHeader { kind: Family::Packet.id(), ..NetlinkHeader::default() };
-        let message = Answer::Packet(Box::new(upcall.message)).message(header, command, 0);
+        let (version, message) = ((command, Family::Packet.version()), &upcall.message);
+        let mut bytes = std::mem::take(&mut self.upcall_bytes);
+        bytes.clear();
+        let encoded = message::append_datapath(&mut bytes, header, version, message.datapath, |writer| {
+            message.encode(writer);
+        });
         // A packet of more than 65531 bytes does not fit an attribute.
-        message.is_ok_and(|bytes| self.push_miss(id, bytes))
+        let is_queued = encoded.is_ok() && self.push_miss(id, &bytes);
+        self.upcall_bytes = bytes;
+        is_queued
     }
 }
