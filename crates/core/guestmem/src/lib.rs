@@ -35,7 +35,6 @@ mod short;
 mod slots;
 mod sum;
 mod unmapping;
-mod word;
 mod words;
 
 pub use address_space::{ByteSize, MAPPED_BYTES_MAX};
@@ -46,7 +45,7 @@ pub use mapping::{FileRange, Mapping, MappingError};
 pub use place::{Place, Window};
 pub use slots::SlotArray;
 pub use unmapping::Unmapped;
-pub use word::Word;
+pub use words::Word;
 pub use words::Words;
 
 /// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS): the maximum that QEMU asks for.

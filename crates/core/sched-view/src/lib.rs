@@ -24,22 +24,19 @@
 #![forbid(unsafe_code)]
 
 pub mod guest_threads;
-mod halt_polling;
+mod host;
 pub mod layout;
 mod offsets;
-mod process;
 mod programs;
 mod reader;
-mod rights;
 mod thread;
-mod wake_ups;
 mod writer;
 
-pub use halt_polling::halt_polls;
+pub use host::halt_polls;
+pub use host::has_rights;
 pub use lasthop_bpf::EventQueue;
 pub use offsets::OffsetError;
 pub use reader::ViewReader;
-pub use rights::has_rights;
+pub use reader::WakeUps;
 pub use thread::{ThreadError, ThreadId};
-pub use wake_ups::WakeUps;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

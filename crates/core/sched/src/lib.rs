@@ -25,19 +25,16 @@ pub mod bounds;
 mod guest;
 mod look;
 mod notify;
-mod occupy;
 mod policy;
-mod remind;
-mod state;
 mod transmit;
 
 pub use guest::GuestView;
+pub use guest::{Activity, CpuState, Occupant, ThreadState};
+pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
 pub use notify::{Notification, Notify, notify};
-pub use occupy::{LastOffer, Occupancy, occupy};
+pub use notify::{Reminder, UnansweredSignal, remind};
 pub use policy::{Mode, Modes, Policy};
-pub use remind::{Reminder, UnansweredSignal, remind};
-pub use state::{Activity, CpuState, Occupant, ThreadState};
 pub use transmit::{Transmit, TransmitRing, transmit};
 
 #[cfg(test)]

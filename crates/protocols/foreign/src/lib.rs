@@ -23,7 +23,6 @@
 #![forbid(unsafe_code)]
 
 mod closing;
-mod costs;
 mod fd;
 mod kind;
 mod origin;
