@@ -7,7 +7,7 @@ import re
 import signal
 import subprocess
 
-from realguests import PATIENCE_S, Failure, Process, binary, check, free_name, need, wait_until
+from realguests import PATIENCE_S, Failure, Process, binary, check, free_name, listens, need, wait_until
 
 # How long Open vSwitch's tools wait for an answer.
 TIMEOUT = f"--timeout={PATIENCE_S // 2}"
@@ -48,7 +48,7 @@ def database(directory):
     subprocess.run(["ovsdb-tool", "create", conf, SCHEMA], env=env, check=True)
     command = ["ovsdb-server", conf, f"--remote=punix:{sock}", f"--unixctl={directory}/ovsdb.ctl", "-voff"]
     with Process(directory / "ovsdb.log", command, env=env):
-        wait_until("the database", sock.exists)
+        wait_until("the database", lambda: listens(sock))
         yield
 
 
@@ -89,7 +89,7 @@ class OpenVSwitch(contextlib.ExitStack):
         command = [binary(), "--dir", self.switch.run_dir, "ovs", "relay", "--database", self.dir / "db.sock", "--listen", socket]
         self.relay = Process(free_name(self.dir, "relay"), [*command, *self.relay_words])
         self.relay.__enter__()
-        wait_until("the relay", socket.exists)
+        wait_until("the relay", lambda: listens(socket))
 
     def start(self):
         """Starts ovs-vswitchd and waits until it has done what the database says."""
@@ -101,7 +101,7 @@ class OpenVSwitch(contextlib.ExitStack):
         self.daemon.__enter__()
         self.vsctl("--no-wait", "init")
         self.vsctl("list", "open")
-        wait_until("ovs-vswitchd's control socket", lambda: self.control().exists())
+        wait_until("ovs-vswitchd's control socket", lambda: listens(self.control()))
 
     def warnings(self):
         """Lines of its logs that its own suite would reject."""

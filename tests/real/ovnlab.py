@@ -17,7 +17,7 @@ import signal
 import subprocess
 
 from openvswitch import OTHER, OpenVSwitch, environment
-from realguests import LIMIT_S, ROOT, Console, Process, Switch, check, free_name, image, need, wait_until
+from realguests import LIMIT_S, ROOT, Console, Process, Switch, check, free_name, image, listens, need, wait_until
 from wires import Namespace, need_namespaces
 
 # Of the version in OTHER, if it has an OVN.
@@ -106,7 +106,7 @@ class Central(contextlib.ExitStack):
         subprocess.run(["ovsdb-tool", "create", conf, f"{SCHEMAS}/ovn-{name}.ovsschema"], env=self.env, check=True)
         words = [f"--remote=punix:{sock}", *remotes, f"--unixctl={self.directory}/{name}.ctl", "-voff"]
         self.start(name, "ovsdb-server", conf, *words)
-        wait_until(f"the {name} database", sock.exists)
+        wait_until(f"the {name} database", lambda: listens(sock))
 
     def ctl(self, name, *words):
         command = [f"ovn-{name}ctl", f"--db={self.remote(name)}", "--timeout=120", "-voff", *words]

@@ -14,6 +14,7 @@ import pathlib
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,12 @@ def wait_until(what, condition, patience_s=PATIENCE_S):
             return value
         time.sleep(0.05)
     raise Failure(f"waited {patience_s} s for {what}")
+
+
+def listens(path):
+    """Whether a program listens at a UNIX socket: between its bind(2) and its listen(2) the file is there already."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 def need(*programs):
