@@ -36,7 +36,7 @@ impl Wire {
         self.datapath.flow_count(DatapathId(1))
     }
 
-    /// Has the server continue the client's request, with so many messages granted in each turn, and reads all answers.
+    /// Continues the client's request, with `messages` granted in each turn, and reads all answers.
     /// Returns the number of turns, and the errors.
     fn finish(&mut self, id: PeerId, messages: usize) -> (u32, Vec<i32>) {
         let (mut turns, mut errors) = (0, Vec::new());
