@@ -87,13 +87,20 @@ class Central(contextlib.ExitStack):
 
     def __enter__(self):
         super().__enter__()
+        try:
+            self.start_all()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def start_all(self):
         self.namespace = self.enter_context(Namespace("central"))
         add_bridge(self.namespace, "underlay", CENTRAL)
         self.database("nb")
         self.database("sb", "--remote=ptcp:6642")
         northd = ["ovn-northd", f"--ovnnb-db={self.remote('nb')}", f"--ovnsb-db={self.remote('sb')}", "-vconsole:info", "-vsyslog:off"]
         self.start("northd", *northd)
-        return self
 
     def start(self, name, *command):
         return self.enter_context(Process(self.directory / f"{name}.log", [*self.namespace.prefix, *command], env=self.env))

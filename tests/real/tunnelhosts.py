@@ -31,6 +31,14 @@ class Host(contextlib.ExitStack):
 
     def __enter__(self):
         super().__enter__()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def start(self):
         self.guest = self.enter_context(Namespace(f"guest{self.number}"))
         self.namespace.run(f"ip link add p1 type veth peer name eth0 netns {self.guest.name}")
         self.namespace.run("ip link set p1 up")
@@ -41,7 +49,6 @@ class Host(contextlib.ExitStack):
         self.ovs = self.enter_context(OpenVSwitch(self.switch, self.namespace))
         self.ovs.vsctl("add-br", "br0", "--", "add-port", "br0", "p1")
         wait_until("the guest's wire", lambda: driven(self.switch).get("p1") == "up")
-        return self
 
     def add_tunnel(self, kind, options, name="tun0"):
         settings = [f"options:{key}={value}" for key, value in options.items()]
