@@ -17,7 +17,7 @@ import signal
 import subprocess
 
 from openvswitch import OTHER, OpenVSwitch, environment
-from realguests import LIMIT_S, ROOT, Console, Process, Switch, check, free_name, image, listens, need, wait_until
+from realguests import LIMIT_S, ROOT, Console, Process, Started, Switch, check, free_name, image, listens, need, wait_until
 from wires import Namespace, need_namespaces
 
 # Of the version in OTHER, if it has an OVN.
@@ -75,7 +75,7 @@ class Guest(Console):
         return said if status == 0 else ""
 
 
-class Central(contextlib.ExitStack):
+class Central(Started):
     """The namespace with OVN's databases and ovn-northd, and with the bridge `underlay` between all machines."""
 
     def __init__(self, directory):
@@ -85,16 +85,7 @@ class Central(contextlib.ExitStack):
         self.env = environment(self.directory)
         self.namespace = None
 
-    def __enter__(self):
-        super().__enter__()
-        try:
-            self.start_all()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def start_all(self):
+    def begin(self):
         self.namespace = self.enter_context(Namespace("central"))
         add_bridge(self.namespace, "underlay", CENTRAL)
         self.database("nb")
@@ -136,14 +127,12 @@ class Central(contextlib.ExitStack):
         return self.sb("--bare", "--columns=name", "list", "chassis", bound).strip() if bound else ""
 
 
-class Outside(contextlib.ExitStack):
+class Outside(Started):
     """The namespace that is the network which OVN's localnet ports lead to."""
 
-    def __enter__(self):
-        super().__enter__()
+    def begin(self):
         self.namespace = self.enter_context(Namespace("outside"))
         add_bridge(self.namespace, "provider", OUTSIDE)
-        return self
 
 
 def add_bridge(namespace, name, ip):
@@ -160,7 +149,7 @@ def plug(host, device, other, bridge):
     host.run(f"ip link set {device} up")
 
 
-class Host(contextlib.ExitStack):
+class Host(Started):
     """A chassis: a namespace with a switch, Open vSwitch and ovn-controller; its vnics are ports for guests, by MAC address."""
 
     def __init__(self, directory, number, central, outside, vnics):
@@ -171,22 +160,15 @@ class Host(contextlib.ExitStack):
         self.central, self.outside, self.vnics = central, outside, vnics
         self.namespace = self.switch = self.ovs = self.controller = None
 
-    def __enter__(self):
-        super().__enter__()
-        with contextlib.ExitStack() as stack:
-            self.start(stack)
-            self.push(stack.pop_all())
-        return self
-
-    def start(self, stack):
-        self.namespace = stack.enter_context(Namespace(self.name))
+    def begin(self):
+        self.namespace = self.enter_context(Namespace(self.name))
         plug(self.namespace, "eth0", self.central.namespace, "underlay")
         plug(self.namespace, "eth1", self.outside, "provider")
         self.namespace.run(f"ip addr add {self.ip}/24 dev eth0")
         vnics = [f"{name},switch=ovs-system,mac={mac},mtu={MTU}" for name, mac in self.vnics.items()]
         words = ["--switch", "ovs-system,module=flow,controller=external"]
-        self.switch = stack.enter_context(Switch(self.directory, vnics, prefix=self.namespace.prefix, words=words))
-        self.ovs = stack.enter_context(OpenVSwitch(self.switch, self.namespace))
+        self.switch = self.enter_context(Switch(self.directory, vnics, prefix=self.namespace.prefix, words=words))
+        self.ovs = self.enter_context(OpenVSwitch(self.switch, self.namespace))
         settings = {
             "system-id": self.name,
             "ovn-remote": f"tcp:{CENTRAL}:6642",
@@ -196,7 +178,7 @@ class Host(contextlib.ExitStack):
         }
         self.ovs.vsctl("set", "open", ".", *(f"external_ids:{name}={value}" for name, value in settings.items()))
         self.ovs.vsctl("add-br", "br-ex", "--", "add-port", "br-ex", "eth1")
-        stack.callback(self.end_controller)
+        self.callback(self.end_controller)
         self.start_controller()
         wait_until("br-int", lambda: "br-int" in self.ovs.vsctl("list-br"))
         for name in self.vnics:

@@ -349,6 +349,19 @@ def free_name(directory, stem):
     return path
 
 
+class Started(contextlib.ExitStack):
+    """Things that `begin` starts, by `enter_context`. If it fails, those that run already are ended."""
+
+    def __enter__(self):
+        super().__enter__()
+        try:
+            self.begin()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+
 class Session(contextlib.ExitStack):
     """Guests that several tests use one after the other; `start` boots them for the first one."""
 

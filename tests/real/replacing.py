@@ -15,7 +15,7 @@ import subprocess
 import time
 
 from qemuguests import Qemu, need_qemu
-from realguests import ROOT, Dpdk, Failure, Linux, Process, Switch, check, children, free_name, need, wait_until
+from realguests import ROOT, Dpdk, Failure, Linux, Process, Started, Switch, check, children, free_name, need, wait_until
 from wires import Namespace, need_namespaces, wire
 
 OUTSIDE, PINGER = "10.9.0.3", "10.9.0.9"
@@ -74,7 +74,7 @@ def send_for_ever(port):
     return f"while :; do cat /bin/busybox; done | nc {OUTSIDE} {port}"
 
 
-class Crew(contextlib.ExitStack):
+class Crew(Started):
     """The switch and its guests, of the given kinds.
 
     `rate` is frames a second of each own guest, `mbit` Mbit/s of iperf3 between Linux guests. Upgrades are to `other` and back, if that
@@ -86,16 +86,7 @@ class Crew(contextlib.ExitStack):
         self.directory, self.kinds = directory, kinds
         self.rate, self.mbit, self.workers, self.other, self.standby = rate, mbit, workers, other, standby
 
-    def __enter__(self):
-        super().__enter__()
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def start(self):
+    def begin(self):
         need("busybox")
         need_namespaces()
         self.host, self.outside = (self.enter_context(Namespace(name)) for name in ("host", "out"))

@@ -5,7 +5,7 @@ import json
 
 from openvswitch import OpenVSwitch
 from ovslab import driven
-from realguests import Switch, check, wait_until
+from realguests import Started, Switch, check, wait_until
 from wires import Namespace, need_namespaces, wire
 
 # Of guests: room for the outer headers, those of IPv6 and eight bytes of options as well.
@@ -18,7 +18,7 @@ GUESTS = ("10.8.0.1", "10.8.0.2")
 GUESTS_6 = ("fd08::1", "fd08::2")
 
 
-class Host(contextlib.ExitStack):
+class Host(Started):
     """A namespace with a switch, an Open vSwitch with the bridge br0, and a namespace as its guest."""
 
     def __init__(self, directory, number, namespace, program=None, words=()):
@@ -29,16 +29,7 @@ class Host(contextlib.ExitStack):
         self.program, self.words = program, words
         self.guest = self.switch = self.ovs = None
 
-    def __enter__(self):
-        super().__enter__()
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def start(self):
+    def begin(self):
         self.guest = self.enter_context(Namespace(f"guest{self.number}"))
         self.namespace.run(f"ip link add p1 type veth peer name eth0 netns {self.guest.name}")
         self.namespace.run("ip link set p1 up")
