@@ -20,6 +20,8 @@ pub(crate) enum Offence {
     CallBlocks,
     /// Writes to call descriptors took the kernel long.
     CallSlow,
+    /// Writes to a call descriptor took the kernel very long, several times in a row.
+    CallVerySlow,
     /// Accesses to its memory had to wait.
     MemoryStalls,
     /// The switch had to fill too much of its memory.
@@ -33,7 +35,7 @@ impl Offence {
             Self::CallBlocks => {
                 "a call eventfd blocks: the front end made it blocking and filled it; restart the guest"
             }
-            Self::CallSlow => {
+            Self::CallSlow | Self::CallVerySlow => {
                 "a call eventfd is slow: too many wait for it, such as watches of epoll; restart the guest"
             }
             Self::MemoryStalls => {
@@ -50,21 +52,25 @@ impl Offence {
     pub(crate) fn description(self) -> &'static str {
         match self {
             Self::CallBlocks => "made call eventfds blocking and filled them",
-            Self::CallSlow => "made call eventfds slow to write",
+            Self::CallSlow | Self::CallVerySlow => "made call eventfds slow to write",
             Self::MemoryStalls => "had its memory stall the switch",
             Self::MemoryFilled => "had the switch fill its sparse memory",
         }
     }
 
     /// How often it counts: filled memory stays filled when the guest returns, so an honest guest does not do that
-    /// several times.
+    /// several times. Very slow calls cost other ports several times as much as the others do.
     fn weight(self) -> u32 {
-        if self == Self::MemoryFilled { FREE + 1 } else { 1 }
+        match self {
+            Self::CallBlocks | Self::CallSlow | Self::MemoryStalls => 1,
+            Self::CallVerySlow => 2,
+            Self::MemoryFilled => FREE + 1,
+        }
     }
 
     /// Whether new call descriptors end it.
     pub(crate) fn is_by_calls(self) -> bool {
-        matches!(self, Self::CallBlocks | Self::CallSlow)
+        matches!(self, Self::CallBlocks | Self::CallSlow | Self::CallVerySlow)
     }
 }
 
@@ -125,6 +131,15 @@ mod tests {
         assert_eq!(offences.hold(PORT, start + HOLD + HOLD / 2), Some((HOLD / 2, Offence::CallBlocks)));
         offences.forget(PORT);
         assert_eq!(offences.hold(PORT, start + HOLD), None);
+    }
+
+    #[test]
+    fn a_port_with_very_slow_calls_is_held_after_the_second_time() {
+        let (mut offences, start) = (Offences::default(), Instant::now());
+        offences.record(PORT, Offence::CallVerySlow, start);
+        assert_eq!(offences.hold(PORT, start), None);
+        offences.record(PORT, Offence::CallVerySlow, start);
+        assert_eq!(offences.hold(PORT, start), Some((HOLD, Offence::CallVerySlow)));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::delayed_signals::{DelayedSignal, DelayedSignals};
 use crate::offences::Offence;
 use crate::ring_fds::{Blocked, RingFdMap, calls};
 use crate::scheduling::Scheduling;
-use crate::slow_calls::{SLOW_NS, SlowCalls, WriteSpeed, WriteTime};
+use crate::slow_calls::{SLOW_NS, SlowCalls, VERY_SLOW_NS, WriteSpeed, WriteTime};
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// The sender of all signals of a worker.
@@ -94,13 +94,20 @@ impl<W: PoolMember> SignalSender<W> {
         };
         let mut signalled = Ok(());
         let mut signal = || signalled = self.pool.watchdog().guarded(self.worker, || call.signal());
-        let time = if self.slow_calls.is_suspect(port) {
-            Some(WriteTime::measure(signal))
-        } else {
+        let is_suspect = self.slow_calls.is_suspect(port);
+        let mut time = is_suspect.then(|| WriteTime::measure(&mut signal));
+        if !is_suspect {
             signal();
-            None
-        };
+        }
         let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
+        let write_ns = *clock_ns - since_ns;
+        if !is_suspect && write_ns >= SLOW_NS {
+            self.slow_calls.suspect(port, *clock_ns);
+            if write_ns >= VERY_SLOW_NS {
+                time = Some(WriteTime::measure(signal));
+                *clock_ns = now_ns(self.started);
+            }
+        }
         if signalled == Err(Blocked) {
             // Another worker that was blocked by the same descriptor has reported it already.
             if call.shut() {
@@ -108,8 +115,6 @@ impl<W: PoolMember> SignalSender<W> {
             }
         } else if let Some(time) = time {
             self.check_call(fds, port, time, *clock_ns);
-        } else if *clock_ns - since_ns >= SLOW_NS {
-            self.slow_calls.suspect(port, *clock_ns);
         }
         true
     }
@@ -120,8 +125,10 @@ impl<W: PoolMember> SignalSender<W> {
         if speed != WriteSpeed::Quick {
             self.add_debt(port, NS_COST * time.total_ns());
         }
-        if speed == WriteSpeed::TooSlow {
-            self.refuse_calls(fds, port, Offence::CallSlow);
+        match speed {
+            WriteSpeed::Quick | WriteSpeed::Slow => {}
+            WriteSpeed::TooSlow => self.refuse_calls(fds, port, Offence::CallSlow),
+            WriteSpeed::VerySlow => self.refuse_calls(fds, port, Offence::CallVerySlow),
         }
     }
 
