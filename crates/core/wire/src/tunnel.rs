@@ -4,9 +4,10 @@
 //! as metadata:
 //!
 //! ```text
-//!   virtio-net header (12)  | tunnel (112): metadata, zeroes behind it               |  inner frame ...
+//!   virtio-net header (12)  | tunnel (116): metadata, zeroes behind it               |  inner frame ...
 //!
-//!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | addresses : 8 or 32 | options |
+//!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | sender : 4 |
+//!              | addresses : 8 or 32 | options |
 //! ```
 //!
 //! Numbers are big endian. Metadata from a driver is read once and checked ([`OuterHeader::parse`]).
@@ -23,7 +24,9 @@ use crate::vnet;
 /// Maximum bytes of options in the metadata: OVN uses 8, and longer ones are refused.
 pub const OPTIONS_BYTES_MAX: usize = 64;
 /// Bytes of metadata before the addresses.
-const FIXED_BYTES: usize = 16;
+const FIXED_BYTES: usize = 20;
+/// Offset of the sender.
+const SENDER: usize = 16;
 /// Maximum bytes of the metadata.
 pub const TUNNEL_BYTES: usize = FIXED_BYTES + 32 + OPTIONS_BYTES_MAX;
 /// Bytes of the virtio-net header and the metadata.
@@ -110,6 +113,9 @@ pub struct OuterHeader {
     pub src: u128,
     /// Destination address.
     pub dst: u128,
+    /// The port of the switch that a packet to be sent came from, so that a driver can give each sender its share; 0 if
+    /// it is not known, or the packet came through the tunnel. It is no part of the header.
+    pub sender: u32,
     /// The tunnel's options.
     pub options: OptionBytes,
 }
@@ -133,7 +139,8 @@ impl OuterHeader {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
-        let &[flags, tos, ttl, options_len, a, b, c, d, id @ ..] = fixed;
+        let &[flags, tos, ttl, options_len, a, b, c, d, rest @ ..] = fixed;
+        let (id, sender) = (rest.first_chunk().copied()?, rest.last_chunk().copied()?);
         let mut tunnel = Self {
             flags,
             tos,
@@ -141,6 +148,7 @@ impl OuterHeader {
             tp_src: u16::from_be_bytes([a, b]),
             tp_dst: u16::from_be_bytes([c, d]),
             id: u64::from_be_bytes(id),
+            sender: u32::from_be_bytes(sender),
             ..Self::default()
         };
         let rest = if flags & flag::IPV6 != 0 {
@@ -171,7 +179,8 @@ impl OuterHeader {
         let (ports, id) = ([self.tp_src.to_be_bytes(), self.tp_dst.to_be_bytes()], self.id.to_be_bytes());
         let [[a, b], [c, d]] = ports;
         out[..8].copy_from_slice(&[self.flags, self.tos, self.ttl, self.options.len, a, b, c, d]);
-        out[8..FIXED_BYTES].copy_from_slice(&id);
+        out[8..SENDER].copy_from_slice(&id);
+        out[SENDER..FIXED_BYTES].copy_from_slice(&self.sender.to_be_bytes());
         let addresses = if self.has(flag::IPV6) { 16 } else { 4 };
         let mut at = FIXED_BYTES;
         for address in [self.src, self.dst] {
@@ -181,6 +190,14 @@ impl OuterHeader {
         let end = at + self.options.get().len();
         out[at..end].copy_from_slice(self.options.get());
         end
+    }
+}
+
+/// Sets the sender in the metadata of a packet to be sent; shorter bytes are left as they are.
+#[inline]
+pub fn set_sender(metadata: &mut [u8], sender: u32) {
+    if let Some(place) = metadata.get_mut(SENDER..FIXED_BYTES) {
+        place.copy_from_slice(&sender.to_be_bytes());
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lasthop_flow::drop_reason;
 use lasthop_module_api::{DropReason, Header, Output, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::key::{CtWords, LinkLayer};
-use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
+use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES, set_sender};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
@@ -513,14 +513,15 @@ fn push_nsh_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> R
     Ok(words)
 }
 
-/// Sets the tunnel's header from the words behind the step.
+/// Sets the tunnel's header from the words behind the step, and the port that the packet came from.
 fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) -> Result<usize, DropReason> {
     let (len, mut bytes) = (step.operand(0, 8) as usize, [0; TUNNEL_BYTES]);
     let words = len.div_ceil(8);
     for (index, place) in bytes.chunks_mut(8).enumerate().take(words) {
         place.copy_from_slice(&load(rest, index).to_le_bytes()[..place.len()]);
     }
-    let tunnel = bytes.get(..len).ok_or(DropReason::ActionImpossible)?;
+    let tunnel = bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?;
+    set_sender(tunnel, copy.metadata.in_port);
     copy.edit().set_tunnel(tunnel).map_err(|_| DropReason::ActionImpossible)?;
     Ok(words)
 }

@@ -16,7 +16,7 @@
 //! | [`PEERS`] | 256 | hosts | whose address for us is known, of a tunnel port: 8 KiB; one that is not gets no answers until it has sent something |
 //! | [`ANSWERS_AT_ONCE`] | 16 | answers | by ICMP to packets that are too long for their tunnel, for each place: of some connections that begin |
 //! | [`ANSWER_INTERVAL`] | 20 | ms | between further ones: a sender needs one for each other host |
-//! | [`ANSWERS_PLACES`] | 64 | places | of senders by their Ethernet address: of a port up to 1024 answers at once, and 3200 a second |
+//! | [`ANSWERS_PLACES`] | 256 | places | of the switch's ports that frames come from: of a tunnel port up to 4096 answers at once, and 12,800 a second |
 //! | [`FOREIGN_ERRORS_MAX`] | 8 | attempts | of one visit to send after errors that other hosts caused; then a frame may be `refused` for one |
 //! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
@@ -64,8 +64,8 @@ pub(crate) const PEERS: usize = 256;
 pub(crate) const ANSWERS_AT_ONCE: u32 = 16;
 /// Between further ones.
 pub(crate) const ANSWER_INTERVAL: std::time::Duration = std::time::Duration::from_millis(20);
-/// Groups of senders that have a limit each.
-pub(crate) const ANSWERS_PLACES: usize = 64;
+/// Groups of sending ports that have a limit each.
+pub(crate) const ANSWERS_PLACES: usize = 256;
 /// Attempts of a visit to send again after errors of ICMP.
 pub(crate) const FOREIGN_ERRORS_MAX: usize = 8;
 

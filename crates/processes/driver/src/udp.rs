@@ -79,6 +79,8 @@ struct Frame {
     head_bytes: usize,
     /// The address of ours that its flow chose; 0 leaves it to the host.
     local: u128,
+    /// The port of the switch that it came from; 0 if it is not known.
+    sender: u32,
 }
 
 /// One socket of a tunnel port.
@@ -272,6 +274,7 @@ impl UdpQueue {
             first: spans[0],
             head_bytes: head_len.unwrap_or(0),
             local: to.local,
+            sender: tunnel.sender,
         };
         self.frames.push(frame);
         Ok(frame)

@@ -1,18 +1,19 @@
-//! Tests service headers, MPLS entries before the whole packet, SCTP and neighbour discovery.
+//! Tests headers of tunnels and services, MPLS entries before the whole packet, SCTP and neighbour discovery.
 
 use etherparse::Icmpv6Type;
 use lasthop_flow::{
     Action, Ethernet, FlowKey, Group, Masked, Match, MplsTag, NeighbourDiscovery, Nsh, NshContext, Ports,
-    Rewrite,
+    Rewrite, Tunnel,
 };
 use lasthop_flowtable::{FlowModule, FlowSpec};
-use lasthop_module_api::{DropReason, Mac};
+use lasthop_module_api::{Batch, DropReason, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::key::LinkLayer;
+use lasthop_wire::tunnel::OuterHeader;
 use proptest::prelude::*;
 
 use crate::packets::{Net, Spec, any_spec};
-use crate::support::{all_of, install, module, outcome, result};
+use crate::support::{FROM, NOW_NS, all_of, install, module, outcome, result};
 
 const OUTER: Ethernet = Ethernet { src: Mac([2, 0, 0, 0, 0, 8]), dst: Mac([2, 0, 0, 0, 0, 9]) };
 
@@ -262,4 +263,20 @@ fn bytes_behind_a_header_must_be_a_frame() {
     let labelled = with_ethernet(&[0, 0, 1, 255], 0x8848);
     let off = vec![Action::PopEthernet, Action::PopMpls(0x6558)];
     assert_eq!(result(off, &labelled), Err(DropReason::TooShort));
+}
+
+#[test]
+fn a_packet_for_a_tunnel_names_the_port_that_it_came_from() {
+    let tunnel = Tunnel { ipv4_dst: Some([10, 9, 9, 9].into()), ..Tunnel::default() };
+    let module = module(vec![Action::Set(Rewrite::Tunnel(Box::new(tunnel))), Action::Output(2)]);
+    let frame = Spec::plain().frame();
+    let header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, Offload::default());
+    for port in [FROM, PortId(300)] {
+        let mut verdicts = Verdicts::default();
+        let batch = Batch { port, headers: &[header], hashes: &Hashes::NONE };
+        module.decide(&batch, NOW_NS, &mut verdicts);
+        let [image] = verdicts.images() else { panic!("{} images", verdicts.images().len()) };
+        let outer = OuterHeader::parse(image.tunnel()).expect("a header");
+        assert_eq!((outer.sender, outer.dst), (u32::from(port.0), 0x0a09_0909));
+    }
 }

@@ -14,7 +14,7 @@ use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::StaleSegment;
 use lasthop_wire::flow_hash;
-use lasthop_wire::headers::{IPV6_BYTES, MACS_BYTES};
+use lasthop_wire::headers::IPV6_BYTES;
 use lasthop_wire::too_big::{ANSWER_BYTES_MAX, ANSWERED_BYTES, answer};
 use lasthop_wire::tunnel::OuterHeader;
 
@@ -35,8 +35,9 @@ const TTL: u8 = 64;
 /// Bytes of an Ethernet header, behind which no parser of a tunnel's header looks.
 const ETHERNET_BYTES: usize = 14;
 
-/// The limit of answers: some at once, then one an interval, for all senders that share a place by their Ethernet address. So a guest
-/// that is answered all the time leaves others theirs.
+/// The limit of answers: some at once, then one an interval, for each port of the switch that frames come from. So a guest that is
+/// answered all the time leaves others theirs, by whichever addresses it sends. Ports whose numbers are the same modulo the number of
+/// places share one.
 #[derive(Debug)]
 pub(super) struct AnswerLimit {
     /// For each place, since `start`, the time at which it has all its answers again.
@@ -49,10 +50,9 @@ impl AnswerLimit {
         Self { full_at: Box::new([Duration::ZERO; ANSWERS_PLACES]), start: Instant::now() }
     }
 
-    /// Takes an answer for a sender, if there is one, `now` after the start.
-    fn take(&mut self, sender: [u8; 6], now: Duration) -> bool {
-        let place = sender.iter().fold(0_usize, |hash, byte| (hash * 31 + usize::from(*byte)) % 65_521);
-        let full_at = &mut self.full_at[place % ANSWERS_PLACES];
+    /// Takes an answer for a port, if there is one, `now` after the start.
+    fn take(&mut self, sender: u32, now: Duration) -> bool {
+        let full_at = &mut self.full_at[sender as usize % ANSWERS_PLACES];
         let next = now.max(*full_at) + ANSWER_INTERVAL;
         let is_due = next <= now + ANSWER_INTERVAL * ANSWERS_AT_ONCE;
         if is_due {
@@ -112,8 +112,8 @@ impl UdpQueue {
             return Ok(());
         }
         let tunnel = self.tunnel_back(&frame, head).filter(|_| self.arrivals.room(pair) > 0);
-        let (sender, now) = (head[6..MACS_BYTES].first_chunk().copied(), self.limit.start.elapsed());
-        let is_due = tunnel.is_some() && sender.is_some_and(|sender: [u8; 6]| self.limit.take(sender, now));
+        let now = self.limit.start.elapsed();
+        let is_due = tunnel.is_some() && self.limit.take(frame.sender, now);
         let (Some(tunnel), true) = (tunnel, is_due) else {
             counters.withheld += 1;
             return Ok(());
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn answers_are_limited_for_each_sender() {
         let mut limit = AnswerLimit::new();
-        let (loud, quiet) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
+        let (loud, quiet) = (1, 2);
         let mut taken = |sender, now_ms, tries: u32| {
             (0..tries).filter(|_| limit.take(sender, Duration::from_millis(now_ms))).count()
         };

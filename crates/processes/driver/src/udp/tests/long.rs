@@ -181,6 +181,23 @@ fn a_sender_that_does_not_listen_gets_no_more_answers_than_the_limit() {
 }
 
 #[test]
+fn a_port_that_sends_from_many_addresses_uses_up_no_answers_of_others() {
+    let (mut tunnel, there) = ends();
+    tunnel.hear_from(&there);
+    let to = tunnel_to(port(&there));
+    let [loud, quiet] = [1, 2].map(|sender| OuterHeader { sender, ..to });
+    for source in 0..=u8::MAX {
+        tunnel.deliver(&loud, &long(source, true));
+        tunnel.pass();
+    }
+    assert!(tunnel.counters.withheld > 0, "{:?}", tunnel.counters);
+    for source in 0..16 {
+        tunnel.deliver(&quiet, &long(source, true));
+        assert_eq!(tunnel.pass().len(), 1, "answer {source}");
+    }
+}
+
+#[test]
 fn errors_that_other_hosts_cause_cost_no_frame() {
     let (mut tunnel, there) = ends();
     let nobody = UdpSocket::bind("[::1]:0").map(|socket| port(&socket)).expect("a port");
