@@ -430,7 +430,18 @@ mod tests {
         let (flags, tos, ttl, tp_src, tp_dst) = (flag::KEY, 1, 2, 3, 4);
         let mut key = Key::default();
         assert!(!key.has_tunnel());
-        key.put_tunnel(&OuterHeader { flags, tos, ttl, tp_src, tp_dst, id: 5, src: 6, dst: 7, options });
+        key.put_tunnel(&OuterHeader {
+            flags,
+            tos,
+            ttl,
+            tp_src,
+            tp_dst,
+            id: 5,
+            src: 6,
+            dst: 7,
+            options,
+            sender: 0,
+        });
         let nines = 0x0909_0909_0909_0909;
         let words = [0x8801_020c_0003_0004, 5, 0, 6, 0, 7, nines, nines & !0xffff_ffff, 0];
         assert_eq!((&key.0[TUNNEL_WORD..TUNNEL_WORD + 9], key.has_tunnel()), (&words[..], true));

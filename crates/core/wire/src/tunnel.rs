@@ -139,8 +139,8 @@ impl OuterHeader {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
-        let &[flags, tos, ttl, options_len, a, b, c, d, rest @ ..] = fixed;
-        let (id, sender) = (rest.first_chunk().copied()?, rest.last_chunk().copied()?);
+        let &[flags, tos, ttl, options_len, a, b, c, d, numbers @ ..] = fixed;
+        let (id, sender) = (numbers.first_chunk().copied()?, numbers.last_chunk().copied()?);
         let mut tunnel = Self {
             flags,
             tos,

@@ -521,7 +521,7 @@ fn set_tunnel_by(copy: &mut ActionPacket<'_>, step: Step, rest: &[AtomicU64]) ->
         place.copy_from_slice(&load(rest, index).to_le_bytes()[..place.len()]);
     }
     let tunnel = bytes.get_mut(..len).ok_or(DropReason::ActionImpossible)?;
-    set_sender(tunnel, copy.metadata.in_port);
+    set_sender(tunnel, u32::from(copy.metadata.in_port));
     copy.edit().set_tunnel(tunnel).map_err(|_| DropReason::ActionImpossible)?;
     Ok(words)
 }

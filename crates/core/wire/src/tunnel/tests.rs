@@ -181,7 +181,7 @@ fn metadata_that_contradicts_itself_is_none() {
         ..OuterHeader::default()
     };
     let len = tunnel.emit(&mut out);
-    assert_eq!((len, OuterHeader::parse(&out[..len])), (56, Some(tunnel)));
+    assert_eq!((len, OuterHeader::parse(&out[..len])), (60, Some(tunnel)));
     assert_eq!(OuterHeader::parse(&out[..len - 1]), None);
     for (at, byte) in [(3, 9), (3, 65), (0, flag::ERSPAN), (0, 0), (0, flag::GBP)] {
         let mut bad = out;
@@ -191,9 +191,9 @@ fn metadata_that_contradicts_itself_is_none() {
 }
 
 fn any_tunnel() -> impl Strategy<Value = OuterHeader> {
-    let numbers = (any::<[u8; 3]>(), any::<[u16; 2]>(), any::<u64>(), any::<[u128; 2]>());
+    let numbers = (any::<[u8; 3]>(), any::<[u16; 2]>(), any::<(u64, u32)>(), any::<[u128; 2]>());
     (numbers, 0..=OPTIONS_BYTES_MAX / 4, any::<u8>()).prop_map(
-        |((first, ports, id, addresses), words, byte)| {
+        |((first, ports, (id, sender), addresses), words, byte)| {
             let ([flags, tos, ttl], [tp_src, tp_dst], [src, dst]) = (first, ports, addresses);
             let kind = match words {
                 0 => 0,
@@ -204,7 +204,7 @@ fn any_tunnel() -> impl Strategy<Value = OuterHeader> {
             let bits = if flags & flag::IPV6 != 0 { u128::MAX } else { u128::from(u32::MAX) };
             let (src, dst) = (src & bits, dst & bits);
             let options = OptionBytes::of(&vec![byte; 4 * words]).expect("they fit");
-            OuterHeader { flags, tos, ttl, tp_src, tp_dst, id, src, dst, options }
+            OuterHeader { flags, tos, ttl, tp_src, tp_dst, id, src, dst, sender, options }
         },
     )
 }
@@ -217,6 +217,8 @@ proptest! {
         prop_assert!(len <= TUNNEL_BYTES);
         prop_assert_eq!(OuterHeader::parse(&out[..len]), Some(tunnel));
         prop_assert_eq!(OuterHeader::parse(&out), Some(tunnel), "bytes behind it do not count");
+        set_sender(&mut out, 7);
+        prop_assert_eq!(OuterHeader::parse(&out), Some(OuterHeader { sender: 7, ..tunnel }));
     }
 
     #[test]
