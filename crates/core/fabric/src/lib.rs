@@ -36,8 +36,6 @@ mod detach;
 mod frame;
 mod lifecycle;
 mod lone;
-mod meter;
-mod port_link;
 mod progress;
 mod reference;
 mod rx;
@@ -51,14 +49,14 @@ mod upcall;
 
 pub use counters::{Drops, HandoffCounters, PortCounters};
 pub use lifecycle::{RingPart, RingState, Stopping};
-pub use meter::VisitMeter;
 pub use progress::RingProgress;
 pub use stages::{PortTicks, RoundTime, StageMeter, StageProfile, StageTicks, TickClock, WorkStage};
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
 pub use tx::internal::InjectError;
-pub use upcall::line::UpcallLine;
+pub use tx::meter::VisitMeter;
+pub use upcall::lines::UpcallLine;
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 
 use std::sync::Arc;

@@ -172,7 +172,7 @@ impl Module for Switches {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)?;
+        crate::check_number(port, settings)?;
         let switch = settings.switch;
         if self.switch_of(port).is_some_and(|other| other != switch) {
             return Err(format!(

@@ -28,7 +28,7 @@ impl Module for Unattached {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)
+        crate::check_number(port, settings)
     }
 
     fn port_removed(&self, _port: PortId) {}

@@ -599,7 +599,7 @@ impl<'a, 't> Service<'a, 't> {
     /// Serves on after another worker queued packets or finished copying, unless yet another one has the claim: the
     /// holder serves those and all waiting packets.
     #[inline(never)]
-    pub(super) fn serve_queued(
+    pub(crate) fn serve_queued(
         place: &'a ReceiveRing,
         received: &'a mut Received,
         tools: &'a mut Tools<'t>,

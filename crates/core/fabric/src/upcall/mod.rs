@@ -15,8 +15,7 @@
 //! upcall. Each segment counts as a packet. An upcall counts as delivered to the port `internal`, so that sums are
 //! conserved.
 
-pub(crate) mod line;
-mod turns;
+pub(crate) mod lines;
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -37,8 +36,7 @@ use crate::counters::Drops;
 use crate::frame::{Source, gather};
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
 use crate::side_table::SegmentBuffer;
-use crate::upcall::line::UpcallLine;
-use crate::upcall::turns::UpcallTurns;
+use crate::upcall::lines::{UpcallLine, UpcallTurns};
 
 /// Bytes of a record before its frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;

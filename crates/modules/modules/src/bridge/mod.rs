@@ -311,7 +311,7 @@ impl Module for Bridge {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)?;
+        crate::check_number(port, settings)?;
         let mut control = self.control();
         if let Some(name) = control.names.get(&port) {
             return Err(format!(
