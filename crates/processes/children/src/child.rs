@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::report::Ended;
-use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_api::settings::SwitchSettings;
+use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::Channel;

@@ -9,8 +9,8 @@ use lasthop_api::rpc;
 use lasthop_listeners::{ApiClients, Asker};
 use lasthop_runtime::fault::{Fault, Kind};
 
+use super::Outputs;
 use super::datapath_clients::DatapathClients;
-use super::outputs::Outputs;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_down};
 

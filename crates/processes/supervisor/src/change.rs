@@ -11,7 +11,7 @@ use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::placeholder::mtu_of;
 use super::ports::Ports;
 use super::question::{Changing, OrderPurpose, switch_down, to_json};

@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lasthop_api::acl::AclRule;
-use lasthop_api::controller_orders::LINKS;
+use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport, LINKS};
 use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
 use lasthop_api::orders::{Order, SwitchPort};
 use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
@@ -22,10 +21,9 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 
-use super::pending_questions::PendingQuestions;
 use super::port::Port;
 use super::port_table::PortTable;
-use super::question::{ControllerAnswer, OrderPurpose, Question};
+use super::question::{ControllerAnswer, OrderPurpose, PendingQuestions, Question};
 use super::source::Source;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;

@@ -8,7 +8,7 @@ use lasthop_api::driver_orders::DriverReport;
 use lasthop_device_ports::DevicePort;
 use lasthop_netdev::lift_memory_lock;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port::Port;
 use super::ports::Ports;
 use super::source::Source;

@@ -10,7 +10,7 @@ use lasthop_api::switches;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, Question, switch_down};
 use super::switch_table::SwitchTable;

@@ -10,13 +10,12 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::Interest;
 
-use super::Supervisor;
-use super::outputs::Outputs;
 use super::ports::Ports;
 use super::saved_session::SavedSession;
 use super::source::Source;
 use super::successor::{Introduction, Successor};
 use super::upgrade::{RestOutcome, UpgradeParams};
+use super::{Outputs, Supervisor};
 
 impl Supervisor {
     /// Begins an upgrade. The reply comes when it is done or refused.

@@ -10,10 +10,8 @@ use lasthop_port_counters::final_counters_text;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::sandbox::Layer;
 
-use super::Supervisor;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
-use super::outputs::Outputs;
 use super::port::Port;
 use super::question::{ControllerAnswer, OrderPurpose};
 use super::sessions::SessionVersions;
@@ -21,6 +19,7 @@ use super::source::Source;
 use super::stage::Stage;
 use super::standby::ReadyStandby;
 use super::upgrade::Upgrades;
+use super::{Outputs, Supervisor};
 
 /// How long the switch may take to release its guests, or to come to rest: less than service managers wait for us.
 const END_PATIENCE: Duration = Duration::from_secs(10);

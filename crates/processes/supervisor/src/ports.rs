@@ -15,15 +15,15 @@ use serde_json::Value;
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
-use lasthop_api::tunnel_gro::TunnelGro;
+use lasthop_api::settings::TunnelGro;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Poller;
 
+use super::Outputs;
 use super::driver::Driver;
-use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_down};

@@ -12,12 +12,11 @@ use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::Supervisor;
-use super::outputs::Outputs;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_down, to_json};
 use super::reports::Reports;
 use super::switch_table::SwitchTable;
+use super::{Outputs, Supervisor};
 
 /// For a name that resembles no switch's.
 pub(super) const SEE_LIST: &str = "see the list: lasthop switch list";

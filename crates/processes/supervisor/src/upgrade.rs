@@ -27,7 +27,7 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::ports::Ports;
 use super::question::{OrderPurpose, switch_down};
 use super::source::Source;

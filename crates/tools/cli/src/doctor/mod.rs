@@ -14,7 +14,6 @@ mod host;
 mod link;
 mod ports;
 mod processes;
-mod restarts;
 mod show;
 
 use std::collections::HashMap;
