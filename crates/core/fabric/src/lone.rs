@@ -48,7 +48,7 @@ impl Fabric {
             self.receivers.accept_lone(port, &mut self.fetched, &mut tools!(self), now_ns)
         });
         if !is_done {
-            self.switch(common, now_ns);
+            self.forward(common, now_ns);
         }
         self.heed_verdicts(ring);
         Some(1)

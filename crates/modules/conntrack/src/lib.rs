@@ -28,13 +28,12 @@
 //!   image, layers ─> tuple ─> keyed hash ─> index ──> place: words ─ tcp, sctp, udp ─> state bits ──┐
 //!                               (without a lock)     │  ^                                           │
 //!                                     expectations ──┤  │ commit: nat ── crowd                      ├─> verdict
-//!                                                    │  │         limits ── accounts                │
+//!                                                    │  │         limits ── eviction                │
 //!                        time ─> sweep ─> wheel ─────┘  └─ places, as the table fills               │
 //!                                                    └──── helper, edit ── patches, splice ─────────┘
 //! ```
 #![forbid(unsafe_code)]
 
-mod accounts;
 mod adjust;
 mod adopt;
 mod adoption;
@@ -46,6 +45,7 @@ mod crowd;
 mod dry_run;
 mod edit;
 mod established;
+mod eviction;
 mod expect;
 mod hash;
 mod helper;

@@ -49,7 +49,6 @@ mod executor;
 mod flow_memory;
 mod grace;
 mod hash;
-mod lane;
 mod meter;
 mod module;
 mod numbers;
@@ -68,6 +67,7 @@ mod tracked_batch;
 mod tracked_run;
 mod tracking;
 mod tunnel;
+mod worker_state;
 
 pub use compact::tracked;
 pub use describe::describe;

@@ -158,8 +158,8 @@ impl Module for Switches {
         }
     }
 
-    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
-        self.module_of(port).is_some_and(|module| module.is_holding(port, worker, now_ns))
+    fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        self.module_of(port).is_some_and(|module| module.keeps_paused(port, worker, now_ns))
     }
 
     /// All modules are called; each recognizes its own upcalls by their `origin`.

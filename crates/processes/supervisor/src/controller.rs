@@ -323,7 +323,7 @@ impl ControllerProcess {
     /// Handles the end of the process; known flows stay. No other one is started if this is the `is_last`.
     pub(super) fn gone(&mut self, is_last: bool) {
         let pid = self.process.pid().unwrap_or_default();
-        let how = self.process.bury();
+        let how = self.process.reap();
         self.forget_process();
         self.finish_until = None;
         if let Some(program) = self.is_replaced_by.take() {

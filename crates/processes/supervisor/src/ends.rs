@@ -36,7 +36,7 @@ impl Supervisor {
             }
             // Not if its last messages have replaced the process.
             if self.out.switch.process.starts() == life {
-                self.switch_gone();
+                self.switch_process_gone();
             }
         }
         if self.ports.driver.process.is_over(now) {

@@ -61,7 +61,7 @@ impl Supervisor {
         // It is killed, and reaped once it has ended; its last messages are ignored.
         predecessor.iter().for_each(|process| poller.remove(&process.channel));
         drop(predecessor);
-        self.ports.counters.close_books(store);
+        self.ports.counters.collect_counters(store);
         self.ports.table.down(&self.ports.sessions, poller);
         self.note_introduced();
     }

@@ -137,11 +137,11 @@ impl Supervisor {
     }
 
     /// Handles the end of the switch process.
-    pub(super) fn switch_gone(&mut self) {
+    pub(super) fn switch_process_gone(&mut self) {
         let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
         // First, since the old process's threads must still exist.
         self.out.switch.end_boost();
-        let how = self.out.switch.process.bury();
+        let how = self.out.switch.process.reap();
         if self.stage.is_leaving() {
             return self.left();
         }
@@ -159,9 +159,9 @@ impl Supervisor {
         if standby.is_none() {
             self.standby.end(&mut self.ports);
         }
-        let counters = self.ports.counters.close_books(&mut self.out.store);
-        self.ports.sessions.judge(&mut self.ports.table, &mut self.out.store);
-        self.datapaths.judge(&self.out.switch, &mut self.out.store);
+        let counters = self.ports.counters.collect_counters(&mut self.out.store);
+        self.ports.sessions.keep_survivors(&mut self.ports.table, &mut self.out.store);
+        self.datapaths.forget_if_fatal(&self.out.switch, &mut self.out.store);
         self.ports.table.down(&self.ports.sessions, &self.out.poller);
         match self.stage {
             Stage::Starting => {
@@ -209,7 +209,7 @@ impl Supervisor {
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         // A starting process has no guests to release, and would delay the end.
         if is_starting {
-            self.out.switch.process.bury();
+            self.out.switch.process.reap();
         }
         if self.out.switch.process.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
@@ -259,10 +259,10 @@ impl Supervisor {
 
     /// Handles the end of the switch process; if it does not end, the next supervisor handles that.
     fn left(&mut self) {
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         // Otherwise counters in replies that were not read yet would be counted twice.
         drop(self.out.switch.take_unanswered());
-        self.ports.counters.close_books(&mut self.out.store);
+        self.ports.counters.collect_counters(&mut self.out.store);
         self.deposit_all();
         self.clients.leave_socket();
         self.ports.table.all.values_mut().for_each(Port::leave);
@@ -285,7 +285,7 @@ impl Supervisor {
     /// Kills the switch process: it did not end in time, or the user asked twice.
     pub(super) fn end_by_force(&mut self) {
         error!("the switch process did not end by itself and is killed");
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         self.stage = Stage::Over(Ok(()));
     }
 
@@ -293,7 +293,7 @@ impl Supervisor {
     pub(super) fn end_all(&mut self) {
         self.upgrades = Upgrades::default();
         self.standby.end(&mut self.ports);
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);

@@ -209,7 +209,7 @@ impl ControllerAnswer {
 }
 
 /// The reply while there is no switch process.
-pub(super) fn switch_down() -> Fault {
+pub(super) fn switch_process_down() -> Fault {
     Fault::new(
         Kind::SwitchDown,
         "the switch process is being started again; try again in a moment, or see its log",

@@ -202,7 +202,7 @@ impl Standby {
     pub(super) fn end(&mut self, ports: &mut Ports) {
         self.due = None;
         if self.process.take().is_some() {
-            ports.counters.forget_next_books();
+            ports.counters.forget_next_memories();
         }
     }
 

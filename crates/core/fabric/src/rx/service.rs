@@ -475,7 +475,7 @@ impl<'a, 't> Service<'a, 't> {
             self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
             return;
         }
-        let outcome = self.tools.senders.judge(packet, outcome);
+        let outcome = self.tools.senders.corrected(packet, outcome);
         self.received.enter(outcome, &delivered);
         let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
         self.tools.senders.settle_waiting(packet, attempt);

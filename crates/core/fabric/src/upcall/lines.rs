@@ -51,7 +51,7 @@ impl UpcallLine {
 #[derive(Debug)]
 pub(super) struct UpcallTurns {
     lines: Vec<Line>,
-    /// Lines that are neither empty nor held, the next one first.
+    /// Lines that are neither empty nor paused, the next one first.
     sparse: VecDeque<UpcallLine>,
     busy: VecDeque<UpcallLine>,
 }
@@ -59,7 +59,7 @@ pub(super) struct UpcallTurns {
 #[derive(Debug, Default)]
 struct Line {
     queue: VecDeque<(UpcallRecord, Vec<u8>)>,
-    is_held: bool,
+    is_paused: bool,
     /// Packets that it may still have as a sparse line.
     sparse_left: u32,
 }
@@ -76,8 +76,8 @@ impl UpcallTurns {
         let Some(line) = self.lines.get_mut(at.index()) else { return };
         let is_first = line.queue.is_empty();
         line.queue.push_back((record, bytes));
-        // While it is held, a packet that was taken from it waits elsewhere.
-        if is_first && !line.is_held {
+        // While it is paused, a packet that was taken from it waits elsewhere.
+        if is_first && !line.is_paused {
             line.sparse_left = UPCALLS_SPARSE;
             self.sparse.push_back(at);
         }
@@ -99,19 +99,19 @@ impl UpcallTurns {
     }
 
     /// Skips a line from now on.
-    pub(super) fn hold(&mut self, held: UpcallLine) {
-        if let Some(line) = self.lines.get_mut(held.index()) {
-            line.is_held = true;
-            self.sparse.retain(|turn| *turn != held);
-            self.busy.retain(|turn| *turn != held);
+    pub(super) fn pause(&mut self, paused: UpcallLine) {
+        if let Some(line) = self.lines.get_mut(paused.index()) {
+            line.is_paused = true;
+            self.sparse.retain(|turn| *turn != paused);
+            self.busy.retain(|turn| *turn != paused);
         }
     }
 
-    /// Ends the hold of a line.
-    pub(super) fn release(&mut self, held: UpcallLine) {
-        let Some(line) = self.lines.get_mut(held.index()) else { return };
-        if std::mem::take(&mut line.is_held) && !line.queue.is_empty() {
-            self.queue(held);
+    /// Ends the pause of a line.
+    pub(super) fn resume(&mut self, paused: UpcallLine) {
+        let Some(line) = self.lines.get_mut(paused.index()) else { return };
+        if std::mem::take(&mut line.is_paused) && !line.queue.is_empty() {
+            self.queue(paused);
         }
     }
 

@@ -4,7 +4,7 @@
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
 //!                        └ no: dropped as no_flow                                                       records of worker 1 ─┤
 //!                                                                                                                            v
-//!     UpcallReader::pop  <── sparse first   <── one line for each port, but those held <── taken out as they come ───────────┘
+//!     UpcallReader::pop  <── sparse first   <── one line for each port, but paused ones <── taken out as they come ───────────┘
 //! ```
 //!
 //! A worker never waits for the control plane. A port's upcalls under way are bounded in packets and bytes over all
@@ -282,13 +282,13 @@ impl UpcallReader {
     }
 
     /// Skips a line from now on, since the reader of its packets is behind.
-    pub fn hold(&mut self, held: UpcallLine) {
-        self.turns.hold(held);
+    pub fn pause(&mut self, paused: UpcallLine) {
+        self.turns.pause(paused);
     }
 
-    /// Ends the hold of a line.
-    pub fn release(&mut self, held: UpcallLine) {
-        self.turns.release(held);
+    /// Ends the pause of a line.
+    pub fn resume(&mut self, paused: UpcallLine) {
+        self.turns.resume(paused);
     }
 
     /// Whether the lines hold enough bytes that packets should wait in their rings.
