@@ -62,7 +62,6 @@ mod shared;
 mod slot;
 mod stats;
 mod table;
-mod tally;
 mod tracked_batch;
 mod tracked_run;
 mod tracking;

@@ -42,7 +42,6 @@ mod devices;
 mod doctor;
 mod driver;
 mod driver_reports;
-mod ends;
 mod fdb;
 mod flows;
 mod front_end;
