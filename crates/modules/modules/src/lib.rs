@@ -25,15 +25,13 @@ mod dummy;
 mod switches;
 #[cfg(test)]
 mod testing;
-mod unattached;
 
 pub use bridge::{
     AGEING_NS_DEFAULT, Bridge, BridgeSettings, BridgeStats, FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX,
     FDB_ENTRIES_MIN, random_key,
 };
 pub use dummy::Dummy;
-pub use switches::Switches;
-pub use unattached::Unattached;
+pub use switches::{Switches, Unattached};
 
 use lasthop_module_api::{Module, PORTS_MAX, PortId, PortSettings};
 
