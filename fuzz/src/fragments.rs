@@ -1,4 +1,4 @@
-//! Any fragments in any order: each is held, lost for a reason or part of a packet, bounds hold, and a packet that was put together can be
+//! Any fragments in any order: each is queued, lost for a reason or part of a packet, bounds hold, and a packet that was put together can be
 //! cut again.
 
 use lasthop_reassembly::{FragmentBounds, FragmentPlace, FragmentPool, FragmentShare};
@@ -39,12 +39,12 @@ pub fn run(bytes: &[u8]) {
             parts += whole.fragments;
             check(&whole.frame, (whole.mtu_bytes, whole.identification));
         }
-        assert!(pool.held().fragments <= BOUNDS.all.fragments && pool.held().bytes <= BOUNDS.all.bytes);
+        assert!(pool.queued().fragments <= BOUNDS.all.fragments && pool.queued().bytes <= BOUNDS.all.bytes);
     }
     let gone: u32 = lost.iter().map(|lost| lost.fragments).sum();
-    assert_eq!(taken, gone + parts + pool.held().fragments, "each fragment is accounted for");
+    assert_eq!(taken, gone + parts + pool.queued().fragments, "each fragment is accounted for");
     pool.expire(u64::MAX, &mut lost);
-    assert!(pool.held() == FragmentShare::default() && pool.due_ms().is_none());
+    assert!(pool.queued() == FragmentShare::default() && pool.due_ms().is_none());
 }
 
 /// A packet that was put together.

@@ -170,7 +170,7 @@ fn a_layer_that_cannot_be_had_is_left_out_or_ends_the_start() {
 }
 
 /// The calls below these headings in docs/design/sandbox.md, whose lists are compared with the code
-/// (`sandbox/tests/documented.rs`): those that a process needs on any machine.
+/// (`sandbox/tests/list.rs`): those that a process needs on any machine.
 fn needed(headings: &[&str]) -> BTreeSet<String> {
     let mut heading = "";
     let mut needed = BTreeSet::new();

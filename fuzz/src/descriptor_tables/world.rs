@@ -105,7 +105,7 @@ impl World {
             return;
         }
         self.ports.iter_mut().for_each(Port::prepare);
-        self.switch(step);
+        self.step_fabric(step);
         self.ports.iter_mut().for_each(|port| drop(port.settle()));
         self.fabric.signals().clear();
         self.fabric.unblocked().clear();
@@ -209,8 +209,8 @@ impl World {
         port.publish(ring, head);
     }
 
-    /// The switch's turn.
-    fn switch(&mut self, step: Step<'_>) {
+    /// A step of the fabric.
+    fn step_fabric(&mut self, step: Step<'_>) {
         match step {
             Step::Visit(place) => self.visit(place),
             Step::Drain(place) => {

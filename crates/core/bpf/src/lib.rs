@@ -24,7 +24,6 @@
 mod assembler;
 mod bounds;
 pub mod btf;
-mod event_queue;
 mod instruction;
 mod map;
 mod program;
@@ -32,9 +31,8 @@ mod sys;
 
 pub use assembler::{Assembler, Code, CodeError, Label};
 pub use btf::Btf;
-pub use event_queue::EventQueue;
 pub use instruction::{Condition, Operand, Operation, Register, Width};
-pub use map::{Map, ReadWords, WritableWords};
+pub use map::{EventQueue, Map, ReadWords, WritableWords};
 pub use program::{Hook, Licence, Link, LoadError, Program, ProgramKind};
 
 /// Numbers of helper functions (linux/bpf.h, `enum bpf_func_id`).

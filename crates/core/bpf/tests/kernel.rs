@@ -68,7 +68,7 @@ fn a_typed_tracepoint_is_attached_until_its_link_goes() {
     let counter = Map::shared_read_only("lasthop_test", 8).unwrap();
     let mut code = Assembler::new();
     let out = code.label();
-    // Counts switches to tasks other than the idle one.
+    // Counts context switches to tasks other than the idle one.
     code.load(Width::U64, R2, R1, next).load(Width::U32, R2, R2, pid);
     code.jump_if(Condition::Equal, R2, 0, out);
     code.set_map_value(R3, &counter).compute(Operation::Copy, R1, 1).atomic_add(R3, 0, R1);

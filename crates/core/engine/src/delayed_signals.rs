@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a ring is to be signalled ──notify: now──────────────> signalled
-//!                             └─notify: later─> held back ─┬─ each round: now? ──> signalled, if still wanted
+//!                             └─notify: later─> delayed back ─┬─ each round: now? ──> signalled, if still wanted
 //!                                                          ├─ a thread of the guest goes to sleep: the worker wakes
 //!                                                          └─ 50 us after its first packet
 //! ```
@@ -29,7 +29,7 @@ pub(crate) struct DelayedSignal {
 /// The delayed signals of a worker: at most one for each of its rings.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedSignals {
-    held: Vec<DelayedSignal>,
+    signals: Vec<DelayedSignal>,
     /// Time of each ring's last signal, while the policy is on.
     signalled: HashMap<(PortId, u16), u64>,
 }
@@ -37,27 +37,27 @@ pub(crate) struct DelayedSignals {
 impl DelayedSignals {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.held.is_empty()
+        self.signals.is_empty()
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.held.len()
+        self.signals.len()
     }
 
     /// The time at which the oldest signal has to be sent.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        self.held.iter().map(|held| held.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS)).min()
+        self.signals.iter().map(|delayed| delayed.first_ns.saturating_add(NOTIFY_DELAY_MAX_NS)).min()
     }
 
     /// The delayed signal of this ring.
     pub(crate) fn find(&self, port: PortId, index: u16) -> Option<DelayedSignal> {
-        self.held.iter().find(|held| (held.port, held.index) == (port, index)).copied()
+        self.signals.iter().find(|delayed| (delayed.port, delayed.index) == (port, index)).copied()
     }
 
     /// Delays a signal, unless one of that ring is delayed already.
     pub(crate) fn hold(&mut self, signal: DelayedSignal) {
         if self.find(signal.port, signal.index).is_none() {
-            self.held.push(signal);
+            self.signals.push(signal);
         }
     }
 
@@ -66,8 +66,8 @@ impl DelayedSignals {
         &mut self,
         mut is_due: impl FnMut(&Self, &DelayedSignal) -> bool,
     ) -> Option<DelayedSignal> {
-        let at = self.held.iter().position(|signal| is_due(self, signal))?;
-        Some(self.held.swap_remove(at))
+        let at = self.signals.iter().position(|signal| is_due(self, signal))?;
+        Some(self.signals.swap_remove(at))
     }
 
     /// Notes that a ring was signalled.
@@ -82,7 +82,7 @@ impl DelayedSignals {
 
     /// Removes a ring's state.
     pub(crate) fn forget(&mut self, port: PortId, index: u16) {
-        self.held.retain(|held| (held.port, held.index) != (port, index));
+        self.signals.retain(|delayed| (delayed.port, delayed.index) != (port, index));
         self.signalled.remove(&(port, index));
     }
 }
@@ -101,8 +101,8 @@ mod tests {
         }
         assert_eq!(signals.due_ns(), Some(50 + NOTIFY_DELAY_MAX_NS));
         assert_eq!(signals.find(PortId(1), 0), Some(signal(0, 100)), "the first one counts");
-        assert_eq!(signals.take_if(|_, held| held.first_ns > 60), Some(signal(0, 100)));
-        assert_eq!(signals.take_if(|_, held| held.first_ns > 60), None);
+        assert_eq!(signals.take_if(|_, delayed| delayed.first_ns > 60), Some(signal(0, 100)));
+        assert_eq!(signals.take_if(|_, delayed| delayed.first_ns > 60), None);
         signals.note(PortId(1), 2, 90);
         assert_eq!(signals.signalled_ns(PortId(1), 2), Some(90));
         signals.forget(PortId(1), 2);

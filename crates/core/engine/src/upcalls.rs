@@ -118,10 +118,10 @@ impl Upcalls {
     }
 
     /// Skips a line from now on, or no longer.
-    pub fn hold(&mut self, line: UpcallLine, is_held: bool) {
-        match is_held {
-            true => self.reader.hold(line),
-            false => self.reader.release(line),
+    pub fn set_paused(&mut self, line: UpcallLine, is_paused: bool) {
+        match is_paused {
+            true => self.reader.pause(line),
+            false => self.reader.resume(line),
         }
     }
 

@@ -36,8 +36,6 @@ mod detach;
 mod frame;
 mod lifecycle;
 mod lone;
-mod meter;
-mod port_link;
 mod progress;
 mod reference;
 mod rx;
@@ -51,14 +49,14 @@ mod upcall;
 
 pub use counters::{Drops, HandoffCounters, PortCounters};
 pub use lifecycle::{RingPart, RingState, Stopping};
-pub use meter::VisitMeter;
 pub use progress::RingProgress;
 pub use stages::{PortTicks, RoundTime, StageMeter, StageProfile, StageTicks, TickClock, WorkStage};
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
 pub use tx::internal::InjectError;
-pub use upcall::line::UpcallLine;
+pub use tx::meter::VisitMeter;
+pub use upcall::lines::UpcallLine;
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 
 use std::sync::Arc;
@@ -217,7 +215,7 @@ impl Fabric {
         self.mark(WorkStage::Parse);
         self.lap_fetched(ring);
         if taken == 0 {
-            self.release(ring, now_ns);
+            self.resume(ring, now_ns);
         }
         if self.senders.is_tapped() {
             self.senders.list(&mut self.fetched, 0);
@@ -225,7 +223,7 @@ impl Fabric {
         }
         if self.fetched.len > 0 {
             let common = self.decide(ring.port, now_ns);
-            self.switch(common, now_ns);
+            self.forward(common, now_ns);
             self.heed_verdicts(ring);
         }
         taken
@@ -234,8 +232,8 @@ impl Fabric {
     /// Ends the switching of packets of `ring`: pauses the ring if the module asks for it, and ranks waiting packets.
     #[inline]
     fn heed_verdicts(&mut self, ring: RingId) {
-        if self.verdicts.holds() {
-            self.hold(ring);
+        if self.verdicts.pauses_ring() {
+            self.pause(ring);
         }
         if self.senders.take_let_wait() {
             self.rank_waiting(ring);
@@ -243,19 +241,19 @@ impl Fabric {
     }
 
     #[cold]
-    fn hold(&mut self, ring: RingId) {
+    fn pause(&mut self, ring: RingId) {
         if let Some(queue) = self.senders.queue_mut(ring) {
-            queue.held = true;
+            queue.paused = true;
         }
     }
 
-    /// Reopens a ring that the module had paused, if the module no longer needs the pause.
-    fn release(&mut self, ring: RingId, now_ns: u64) {
+    /// Resumes a ring that the module had paused, if the module no longer needs the pause.
+    fn resume(&mut self, ring: RingId, now_ns: u64) {
         let worker = self.worker();
         if let Some(queue) = self.senders.queue_mut(ring)
-            && queue.held
+            && queue.paused
         {
-            queue.held = self.module.is_holding(ring.port, worker, now_ns);
+            queue.paused = self.module.keeps_paused(ring.port, worker, now_ns);
         }
     }
 
@@ -287,7 +285,7 @@ impl Fabric {
     }
 
     /// Executes the verdicts. If `common` is given, all packets go to that port.
-    fn switch(&mut self, common: Option<PortId>, now_ns: u64) {
+    fn forward(&mut self, common: Option<PortId>, now_ns: u64) {
         if let Some(destination) = common {
             self.forward_all(destination, now_ns);
             self.lap(Some(destination));
@@ -413,7 +411,7 @@ impl Fabric {
         while let Some(reference) = self.senders.next_return() {
             any = true;
             self.senders.handoffs.returned += 1;
-            let outcome = self.senders.judge(reference.packet, reference.outcome);
+            let outcome = self.senders.corrected(reference.packet, reference.outcome);
             self.receivers.enter(&Return { outcome, ..reference });
             self.senders.charge(reference.packet, 1, &reference.delivered);
             let attempt = Attempt { outcome, delivered: reference.delivered.packets as u32 };

@@ -183,11 +183,11 @@ proptest! {
         let mut sent = fragments.clone();
         sent.rotate_left(first % fragments.len());
         switch.send(&sent[..1]);
-        prop_assert!(switch.received().is_empty() && switch.pool.held().fragments == 1);
+        prop_assert!(switch.received().is_empty() && switch.pool.queued().fragments == 1);
         switch.send(&sent[1..]);
         prop_assert_eq!(switch.received(), fragments);
         prop_assert_eq!(switch.module.table().connections().len(), 1);
-        prop_assert_eq!(switch.pool.held().fragments, 0);
+        prop_assert_eq!(switch.pool.queued().fragments, 0);
     }
 }
 
@@ -246,7 +246,7 @@ fn fragments_that_overlap_are_dropped_by_name() {
     assert!(switch.received().is_empty());
     let counters = switch.guests[0].counters(&switch.fabric);
     assert_eq!(counters.rx_drops.of(DropReason::FragOverlap), 2);
-    assert_eq!((switch.pool.held().fragments, switch.module.table().connections().len()), (1, 0));
+    assert_eq!((switch.pool.queued().fragments, switch.module.table().connections().len()), (1, 0));
 }
 
 #[test]

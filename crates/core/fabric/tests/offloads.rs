@@ -12,7 +12,7 @@ use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
 use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
-use tcp::{capabilities, judge, tcp_frame};
+use tcp::{capabilities, check_tcp, tcp_frame};
 
 /// Bytes of the frame that are read once, checked, and then used (`IMAGE_FETCH_BYTES`).
 const READ_ONCE: usize = 128;
@@ -85,7 +85,7 @@ proptest! {
         for received in &got {
             prop_assert_eq!(received.offload.is_gso(), gso && takes_gso);
             prop_assert_eq!(received.offload.needs_csum(), receiver_takes.csum);
-            let (sequence, part) = judge(received);
+            let (sequence, part) = check_tcp(received);
             prop_assert_eq!(sequence, expected_sequence);
             expected_sequence += part.len() as u32;
             reassembled.extend(part);

@@ -16,7 +16,7 @@ use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
 use support::{Received, TestGuest, assert_conserved, everything, frame};
 use tagging::{Retagging, tagged, untagged};
-use tcp::{capabilities, judge, tcp_frame};
+use tcp::{capabilities, check_tcp, tcp_frame};
 
 const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
 
@@ -118,7 +118,7 @@ proptest! {
                 let plain_again =
                     expected_tci(tci, edit).map_or_else(|| received.clone(), |tci| untagged(received, tci));
                 prop_assert_eq!(plain_again.offload.needs_csum(), takes.csum);
-                let (at, part) = judge(&plain_again);
+                let (at, part) = check_tcp(&plain_again);
                 prop_assert_eq!(at, sequence);
                 sequence += part.len() as u32;
                 reassembled.extend(part);

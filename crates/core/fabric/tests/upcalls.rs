@@ -13,7 +13,7 @@ use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
 use lasthop_wire::{Metadata, Offload};
 use proptest::prelude::*;
 use support::{Received, TestGuest, assert_conserved, everything, frame};
-use tcp::{judge, tcp_frame};
+use tcp::{check_tcp, tcp_frame};
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 16, bytes: 200_000, rate: 0 };
 const REASON: UpcallReason = UpcallReason::Action { flow: 7, step: 2 };
@@ -74,7 +74,7 @@ fn popped(reader: &mut UpcallReader) -> Vec<(UpcallRecord, Vec<u8>)> {
 }
 
 #[test]
-fn a_line_that_is_held_keeps_its_packets_and_holds_up_no_other() {
+fn a_paused_line_keeps_its_packets_and_delays_no_other() {
     let (mut fabric, mut reader) = fabric(LIMITS, whole());
     let mut guests = [1, 2].map(|port| TestGuest::attach(&mut fabric, port, everything(), 64, 2048));
     let mut ask = |guest: usize, fabric: &mut Fabric| {
@@ -88,13 +88,13 @@ fn a_line_that_is_held_keeps_its_packets_and_holds_up_no_other() {
         popped(reader).iter().map(|(record, _)| record.metadata.in_port).collect()
     };
     let first = reader.pop(&mut Vec::new()).expect("of port 1");
-    reader.hold(first.line());
+    reader.pause(first.line());
     assert_eq!(ports(&mut reader), [2, 2]);
     ask(0, &mut fabric);
     ask(1, &mut fabric);
     assert_eq!(ports(&mut reader), [2], "what comes later waits behind");
-    reader.release(first.line());
-    reader.release(first.line());
+    reader.resume(first.line());
+    reader.resume(first.line());
     assert_eq!(ports(&mut reader), [1, 1]);
     ask(0, &mut fabric);
     assert_eq!(ports(&mut reader), [1]);
@@ -139,7 +139,7 @@ proptest! {
             prop_assert_eq!((record.reason, record.metadata.in_port, record.metadata.mark), (REASON, 1, 5));
             prop_assert_eq!((record.len_bytes as usize, record.ticket), (frame.len(), 9));
             let received = Received { offload: Offload::default(), num_buffers: 1, frame };
-            let (sequence, payload) = judge(&received);
+            let (sequence, payload) = check_tcp(&received);
             prop_assert_eq!(sequence as usize, 1_000_000 + found.len());
             found.extend(payload);
         }

@@ -280,9 +280,9 @@ pub trait Module: Send + Sync {
         let _ = (packet, now_ns, verdicts, reasons);
         false
     }
-    /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::hold`].
+    /// Whether packets of `port` that worker `worker` takes still have to wait, after [`Verdicts::pause_ring`].
     /// Asked at each visit until it says no, which has to happen within a bounded time.
-    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+    fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
         let _ = (port, worker, now_ns);
         false
     }

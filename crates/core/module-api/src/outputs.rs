@@ -98,7 +98,7 @@ pub struct Verdicts {
     suspended: Vec<u64>,
     lost: u32,
     worker: u16,
-    holds: bool,
+    pauses_ring: bool,
 }
 
 impl Default for Verdicts {
@@ -114,7 +114,7 @@ impl Default for Verdicts {
             suspended: Vec::new(),
             lost: 0,
             worker: 0,
-            holds: false,
+            pauses_ring: false,
         }
     }
 }
@@ -141,16 +141,16 @@ impl Verdicts {
         usize::from(self.worker)
     }
 
-    /// Leaves the packets behind this batch in their ring until [`crate::Module::is_holding`] returns false.
-    pub fn hold(&mut self) {
-        self.holds = true;
+    /// Leaves the packets behind this batch in their ring until [`crate::Module::keeps_paused`] returns false.
+    pub fn pause_ring(&mut self) {
+        self.pauses_ring = true;
     }
 
-    /// Whether [`Self::hold`] was called for this batch.
+    /// Whether [`Self::pause_ring`] was called for this batch.
     #[inline]
     #[must_use]
-    pub fn holds(&self) -> bool {
-        self.holds
+    pub fn pauses_ring(&self) -> bool {
+        self.pauses_ring
     }
 
     /// Adds an upcall. Beyond [`UPCALLS_MAX`] it adds nothing and returns false.
@@ -368,7 +368,7 @@ impl Verdicts {
 
     /// Clears all decisions and keeps the memory.
     pub fn clear(&mut self) {
-        (self.lost, self.holds, self.is_mixed, self.is_listed) = (0, false, false, false);
+        (self.lost, self.pauses_ring, self.is_mixed, self.is_listed) = (0, false, false, false);
         self.common.0 = 0;
         self.outputs.clear();
         self.drops.clear();

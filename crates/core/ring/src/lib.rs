@@ -29,7 +29,6 @@
 mod adaptive_poll;
 mod carousel;
 mod chain;
-mod core_yield;
 #[doc(hidden)]
 pub mod death;
 mod device;
@@ -42,10 +41,9 @@ mod signal_retry;
 #[cfg(test)]
 mod tests;
 
-pub use adaptive_poll::AdaptivePoll;
+pub use adaptive_poll::{AdaptivePoll, CoreYield};
 pub use carousel::{Carousel, Returned};
 pub use chain::{BufferAccess, walk, walk_from};
-pub use core_yield::CoreYield;
 pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;

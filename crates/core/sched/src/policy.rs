@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_have_names_and_are_switched_one_by_one() {
+    fn policies_have_names_and_are_set_one_by_one() {
         let mut modes = Modes::default();
         for policy in Policy::ALL {
             modes.set(policy, Mode::On);

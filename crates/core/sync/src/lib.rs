@@ -35,7 +35,6 @@
 
 mod combining_lock;
 mod marked_stack;
-mod prefetch;
 mod publish_order;
 mod queue;
 mod records;
@@ -45,7 +44,6 @@ mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
 pub use marked_stack::{Marked, MarkedStack};
-pub use prefetch::prefetch;
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
@@ -55,3 +53,16 @@ pub use version::Version;
 
 /// Workers that can share a lock: one for each core that a switch gets on a large server.
 pub const WORKERS_MAX: usize = 16;
+
+/// Prefetches the cache lines in which `item` begins, without waiting for them.
+#[inline(always)]
+pub fn prefetch<T>(item: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch has no architectural effect and never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(item).cast::<i8>()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = item;
+}

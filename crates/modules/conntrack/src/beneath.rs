@@ -92,9 +92,9 @@ impl Shared {
     /// The limit of a zone and its connections, without following any change.
     fn zone_now(&self, zone: u16) -> (Option<u32>, u32) {
         let state = self.shard(zone).peek();
-        let account = state.zones.get(zone);
+        let entry = state.zones.get(zone);
         let default = || u32::try_from(self.zone_connections_max.load(Ordering::Relaxed)).ok();
-        let limit = account.and_then(|account| account.limit).or_else(default);
-        (limit, account.map_or(0, |account| account.members.len()))
+        let limit = entry.and_then(|entry| entry.limit).or_else(default);
+        (limit, entry.map_or(0, |entry| entry.members.len()))
     }
 }

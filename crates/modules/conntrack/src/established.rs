@@ -19,11 +19,13 @@ use crate::bounds::CtRefusal;
 use crate::connection::{self, CtId, DYING, SEQUENCE_ADJUSTED, is_evictable};
 use crate::edit::{Editor, NotInImage};
 use crate::index::{Found, Search};
-use crate::metadata::{invalid_metadata, metadata_of, metadata_of_new, nat_bits_of, passage};
 use crate::packet::PacketImage;
 use crate::place::{Moving, Place};
 use crate::progress::{Advance, first, is_well_formed, step};
-use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
+use crate::request::{
+    CtCommit, CtMetadata, CtRequest, CtVerdict, invalid_metadata, metadata_of, metadata_of_new, nat_bits_of,
+    passage,
+};
 use crate::shard::{Count, Shared};
 use crate::tuple::{CtTuple, Direction, is_icmp_error};
 

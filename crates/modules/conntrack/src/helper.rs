@@ -1,9 +1,10 @@
 //! Helpers: protocols whose data announces other connections.
 
 mod ftp;
-mod tftp;
 
 pub(crate) use ftp::{FtpAddress, write_address};
+
+use lasthop_wire::headers::PROTO_UDP;
 
 use crate::packet::PacketImage;
 use crate::tuple::{CtTuple, Direction, IpBytes};
@@ -88,6 +89,19 @@ pub(crate) fn announced(
 ) -> Option<Announced> {
     match helper {
         CtHelper::Ftp => ftp::announced(packet, tuple, direction),
-        CtHelper::Tftp => tftp::announced(packet, tuple, direction),
+        CtHelper::Tftp => tftp_announced(packet, tuple, direction),
     }
+}
+
+/// Of the header of UDP, and the operations of TFTP.
+const UDP_BYTES: usize = 8;
+const READ_REQUEST: u16 = 1;
+const WRITE_REQUEST: u16 = 2;
+
+/// TFTP: the server answers a request to the client's own port, from another one (RFC 1350, 4).
+fn tftp_announced(packet: &PacketImage<'_>, tuple: &CtTuple, direction: Direction) -> Option<Announced> {
+    let is_request = tuple.proto == PROTO_UDP
+        && direction == Direction::Original
+        && matches!(packet.word(packet.l4() + UDP_BYTES)?, READ_REQUEST | WRITE_REQUEST);
+    is_request.then_some(Announced { address: None, port: tuple.src_port, written: None })
 }

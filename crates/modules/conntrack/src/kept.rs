@@ -1,8 +1,8 @@
 //! A connection that another process left, checked before anything is believed of it.
 
 use crate::connection::{self, Connection, Progress};
-use crate::metadata::original_of;
 use crate::place::Place;
+use crate::request::original_of;
 use crate::shard::Shared;
 use crate::tuple::CtTuple;
 

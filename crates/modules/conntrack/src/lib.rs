@@ -28,13 +28,12 @@
 //!   image, layers ─> tuple ─> keyed hash ─> index ──> place: words ─ tcp, sctp, udp ─> state bits ──┐
 //!                               (without a lock)     │  ^                                           │
 //!                                     expectations ──┤  │ commit: nat ── crowd                      ├─> verdict
-//!                                                    │  │         limits ── accounts                │
+//!                                                    │  │         limits ── eviction                │
 //!                        time ─> sweep ─> wheel ─────┘  └─ places, as the table fills               │
 //!                                                    └──── helper, edit ── patches, splice ─────────┘
 //! ```
 #![forbid(unsafe_code)]
 
-mod accounts;
 mod adjust;
 mod adopt;
 mod adoption;
@@ -46,6 +45,7 @@ mod crowd;
 mod dry_run;
 mod edit;
 mod established;
+mod eviction;
 mod expect;
 mod hash;
 mod helper;
@@ -53,7 +53,6 @@ mod index;
 mod kept;
 mod links;
 mod memory;
-mod metadata;
 mod nat;
 mod packet;
 mod place;
@@ -61,7 +60,6 @@ mod places;
 mod policy;
 mod progress;
 mod record;
-mod related;
 mod request;
 mod sctp;
 mod shard;

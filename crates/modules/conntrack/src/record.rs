@@ -2,8 +2,8 @@
 
 use crate::connection::{self, Connection, CtId, Progress};
 use crate::helper::CtHelper;
-use crate::metadata::original_of;
 use crate::places::Places;
+use crate::request::original_of;
 use crate::sctp::SctpState;
 use crate::tcp::TcpState;
 use crate::tuple::{CtTuple, Direction};

@@ -6,10 +6,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lasthop_sync::{Marked, MarkedStack};
 
-use crate::accounts::{Accounts, Ports, ZoneAccount};
 use crate::adoption::Adoption;
 use crate::bounds::{CtBounds, CtRefusal, SHARDS};
 use crate::crowd::Crowds;
+use crate::eviction::{ByNumber, Ports, ZoneConnections};
 use crate::expect::Expectations;
 use crate::hash::{HashKey, Random};
 use crate::index::Index;
@@ -43,7 +43,7 @@ pub(crate) const COUNTS: usize = Count::Waited as usize + 1;
 #[derive(Debug)]
 pub(crate) struct ShardState {
     pub(crate) wheel: Wheel,
-    pub(crate) zones: Accounts<ZoneAccount>,
+    pub(crate) zones: ByNumber<ZoneConnections>,
     pub(crate) ports: Ports,
     pub(crate) crowds: Crowds,
     pub(crate) expectations: Expectations,
@@ -161,7 +161,7 @@ impl Shard {
     fn new(index: Index, now_ms: u64) -> Self {
         let state = ShardState {
             wheel: Wheel::new(now_ms),
-            zones: Accounts::new(),
+            zones: ByNumber::new(),
             ports: Ports::new(),
             crowds: Crowds::default(),
             expectations: Expectations::default(),

@@ -249,7 +249,7 @@ impl<'a> Table<'a> {
     }
 
     fn evict_own(&mut self, port: u16) -> bool {
-        let mut next = self.state.ports.get(port).and_then(|account| account.evictable.first());
+        let mut next = self.state.ports.get(port).and_then(|entry| entry.evictable.first());
         for _ in 0..EVICTIONS_MAX {
             let Some(index) = next else { return false };
             next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
@@ -298,11 +298,11 @@ impl<'a> Table<'a> {
         if is_in == is_evictable {
             return;
         }
-        self.state.ports.change(port, |account| {
+        self.state.ports.change(port, |entry| {
             if is_evictable {
-                account.evictable.push(links, ListKind::Evictable, index, 1);
+                entry.evictable.push(links, ListKind::Evictable, index, 1);
             } else {
-                account.evictable.remove(links, ListKind::Evictable, index);
+                entry.evictable.remove(links, ListKind::Evictable, index);
             }
         });
         self.shard.heaviest.store(self.state.ports.heaviest_class(), Ordering::Relaxed);
@@ -348,7 +348,7 @@ impl<'a> Table<'a> {
     /// Removes at most `steps` connections of a zone. Returns true if none is left.
     pub(crate) fn flush_zone(&mut self, zone: u16, steps: u32) -> bool {
         for _ in 0..steps {
-            let Some(first) = self.state.zones.get(zone).and_then(|account| account.members.first()) else {
+            let Some(first) = self.state.zones.get(zone).and_then(|entry| entry.members.first()) else {
                 return true;
             };
             if !self.remove(first, End::Deleted) {
@@ -371,12 +371,12 @@ impl<'a> Table<'a> {
     }
 
     pub(crate) fn zone_len(&self, zone: u16) -> u32 {
-        self.state.zones.get(zone).map_or(0, |account| account.members.len())
+        self.state.zones.get(zone).map_or(0, |entry| entry.members.len())
     }
 
     pub(crate) fn zone_limit(&self, zone: u16) -> Option<u32> {
         let default = || u32::try_from(self.shared.zone_connections_max.load(Ordering::Relaxed)).ok();
-        self.state.zones.get(zone).and_then(|account| account.limit).or_else(default)
+        self.state.zones.get(zone).and_then(|entry| entry.limit).or_else(default)
     }
 }
 

@@ -15,18 +15,19 @@ use std::sync::atomic::Ordering;
 
 use lasthop_flow::ct_state::{DST_NAT, INVALID, NEW, RELATED, REPLY, SRC_NAT, TRACKED};
 use lasthop_wire::headers::{PROTO_ICMPV6, PROTO_TCP};
+use lasthop_wire::{Layers, Network};
 
 use crate::bounds::CtRefusal;
 use crate::connection::{DYING, SEQUENCE_ADJUSTED};
 use crate::edit::{Editor, NotInImage};
 use crate::expect::Expectation;
 use crate::helper::is_cut_short;
-use crate::metadata::{invalid, metadata_of, nat_bits_of, passage, with_state};
-use crate::packet::PacketImage;
+use crate::packet::{PacketImage, tuple_at};
 use crate::place::Change;
 use crate::progress::{Advance, first, is_well_formed, step};
-use crate::related::Related;
-use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
+use crate::request::{
+    CtCommit, CtMetadata, CtRequest, CtVerdict, invalid, metadata_of, nat_bits_of, passage, with_state,
+};
 use crate::shard::Count;
 use crate::table::{End, Table};
 use crate::tcp::Segment;
@@ -329,4 +330,40 @@ struct Look {
     is_first: bool,
     /// Whether the packet is translated already.
     is_translated: bool,
+}
+
+/// Bytes of an ICMP error's own header.
+const ERROR_BYTES: usize = 8;
+
+/// A connection that an ICMP error refers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Related {
+    pub(crate) index: u32,
+    /// The error's direction: the inverse of the quoted packet's.
+    pub(crate) direction: Direction,
+    /// The offsets of the quoted packet's headers, and its tuple.
+    pub(crate) inner: (Layers, CtTuple),
+}
+
+impl Related {
+    /// Returns `None` if the error refers to no connection, or is not addressed to the sender of the quoted packet.
+    pub(crate) fn find(
+        table: &mut Table<'_>,
+        packet: &PacketImage<'_>,
+        zone: u16,
+        now_ms: u64,
+    ) -> Option<Self> {
+        let l3 = packet.layers.l3;
+        let end = packet.end()?.min(packet.head.len());
+        let head = packet.head.get(..end)?;
+        let layers =
+            Layers::parse_network(head, l3, packet.l4() + ERROR_BYTES).ok().filter(|inner| inner.has_l4)?;
+        let inner = tuple_at(head, &layers, zone)?;
+        let (index, direction) = table.find(&inner.inverse()?, now_ms)?;
+        let outer = packet.layers.addresses(packet.head);
+        let destination = outer.get(outer.len() / 2..)?;
+        let sender = table.place(index)?.tuple(direction).dst.0;
+        let sender = if l3 == Network::Ipv4 { &sender[..4] } else { &sender[..] };
+        (destination == sender).then_some(Self { index, direction, inner: (layers, inner) })
+    }
 }

@@ -14,11 +14,11 @@ use lasthop_wire::{Offload, Sum};
 
 use crate::connection::{self, ASSURED, DYING, EXPECTED, SEEN_REPLY, SEQUENCE_ADJUSTED};
 use crate::index::Index;
-use crate::metadata::nat_bits_of;
 use crate::place::Place;
 use crate::places::Rows;
 use crate::policy::{Policies, PolicyRef};
 use crate::progress::UDP_STREAM_MS;
+use crate::request::nat_bits_of;
 use crate::shard::Shared;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment, PlainStep};
 use crate::tcp::state::ACK;

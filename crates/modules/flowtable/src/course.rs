@@ -47,18 +47,18 @@ impl Course for Live {
     #[inline]
     fn find(executor: &mut Executor<'_, Self>, copy: &ActionPacket<'_>) -> ActionSource<'static> {
         let later = executor.later_key(copy);
-        let is_any_behind = executor.lane.pending.is_any();
+        let is_any_behind = executor.local.pending.is_any();
         if let Some(later) = later.as_ref().filter(|_| !is_any_behind)
-            && let Some(hit) = executor.lane.known_later(later)
+            && let Some(hit) = executor.local.known_later(later)
         {
-            executor.lane.note_cached(1);
+            executor.local.note_cached(1);
             executor.count(copy.header(), later.tcp_flags, hit);
             return ActionSource::Flow(hit.program, tag(hit));
         }
         let (key, _) = copy.key();
-        let found = executor.in_turn(&key, |lane, shared| match &later {
-            Some(later) => lane.look_up_later(shared, &key, later),
-            None => lane.look_up(shared, &key, None),
+        let found = executor.in_turn(&key, |local, shared| match &later {
+            Some(later) => local.look_up_later(shared, &key, later),
+            None => local.look_up(shared, &key, None),
         });
         match found {
             Some(hit) => {
@@ -76,10 +76,10 @@ impl Course for Live {
         (hash, filter_key): (u64, FilterKey),
     ) {
         let (shared, port, now_ns) = (executor.shared, executor.port, executor.now_ns);
-        match executor.lane.pending.enter(&shared.tickets, (port, hash, filter_key), now_ns) {
+        match executor.local.pending.enter(&shared.tickets, (port, hash, filter_key), now_ns) {
             Some(ticket) => {
-                if executor.may_hold && executor.lane.pending.is_crowded(port, hash) {
-                    executor.verdicts.hold();
+                if executor.may_pause && executor.local.pending.is_crowded(port, hash) {
+                    executor.verdicts.pause_ring();
                 }
                 executor.upcall(result, copy, UpcallReason::Miss, ticket);
             }
@@ -89,7 +89,7 @@ impl Course for Live {
 
     #[inline]
     fn passes_meter(executor: &mut Executor<'_, Self>, meter: u32, len_bytes: u32) -> bool {
-        executor.lane.borrows.pass(executor.meters, meter, len_bytes, executor.now_ns)
+        executor.local.borrows.pass(executor.meters, meter, len_bytes, executor.now_ns)
     }
 
     /// The connection counts for the port that the packet came in by, also if the control plane sends it.
@@ -105,7 +105,7 @@ impl Course for Live {
 
     #[inline]
     fn is_sampled(executor: &mut Executor<'_, Self>, probability: u32) -> bool {
-        probability != 0 && (executor.lane.rng.next() >> 32) as u32 <= probability
+        probability != 0 && (executor.local.rng.next() >> 32) as u32 <= probability
     }
 
     #[inline(always)]

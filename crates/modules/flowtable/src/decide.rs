@@ -29,36 +29,36 @@ impl FlowModule {
         verdicts: &mut Verdicts,
     ) {
         let shared = &*self.table.shared;
-        let Own { lane, cache_keys, keys, tracked } = own;
+        let Own { local, cache_keys, keys, tracked } = own;
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let metadata = Metadata { in_port: number, ..Metadata::default() };
-        lane.begin(shared);
+        local.begin(shared);
         // At a tunnel port all packets have one.
         let is_tunnel = headers.first().is_some_and(Header::has_tunnel);
-        let is_warm = lane.is_warm();
+        let is_warm = local.is_warm();
         if is_tunnel {
             // These packets have keys of their own.
         } else if is_warm {
-            lane.prepare_batch(shared, (headers, &metadata), (cache_keys, keys));
+            local.prepare_batch(shared, (headers, &metadata), (cache_keys, keys));
         } else {
-            lane.batch_lookup(shared, extract_all(headers, &metadata, keys));
+            local.batch_lookup(shared, extract_all(headers, &metadata, keys));
         }
         let port = batch.port;
         let FlowTable { meters, tracking, .. } = &self.table;
-        let may_hold = !self.is_uplink(port);
+        let may_pause = !self.is_uplink(port);
         let origin = self.origin.load(Ordering::Relaxed);
         let course = Live;
         let mut executor = Executor {
             shared,
             meters,
             tracking,
-            lane,
+            local,
             verdicts,
             tracked,
             now_ns,
             origin,
             port,
-            may_hold,
+            may_pause,
             course,
         };
         match is_warm {
@@ -66,7 +66,7 @@ impl FlowModule {
             true => self.decide_by_caches(&mut executor, batch, &metadata, (cache_keys, keys)),
             false => self.decide_by_batch_lookup(&mut executor, batch, &metadata, keys),
         }
-        lane.finish(shared, &self.table.meters, now_ns);
+        local.finish(shared, &self.table.meters, now_ns);
     }
 
     #[inline]
@@ -91,8 +91,8 @@ impl FlowModule {
                     continue;
                 }
             }
-            let is_clear = executor.lane.pending.is_clear(cache_key);
-            let hit = if is_clear { executor.lane.known(cache_key, &counted[packet]) } else { None };
+            let is_clear = executor.local.pending.is_clear(cache_key);
+            let hit = if is_clear { executor.local.known(cache_key, &counted[packet]) } else { None };
             match hit {
                 Some(hit) => executor.act(packet, header, cache_key.tcp_flags, hit, metadata),
                 None => self.act_at_length(executor, (batch, packet), cache_key, metadata),
@@ -170,7 +170,7 @@ impl FlowModule {
                 executor.miss(packet, header, (key, filter_key), *metadata)
             }
             // A later control plane may execute packets of the flow that a former one received.
-            None if executor.lane.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
+            None if executor.local.pending.overtake(&shared.tickets, shared.secret.of_key(key)) => {
                 self.stand_in(batch, packet..packet + 1, executor.now_ns, executor.verdicts);
             }
             None => executor.verdicts.drop_packet(packet, DropReason::OutOfOrder),

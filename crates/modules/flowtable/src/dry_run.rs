@@ -24,7 +24,6 @@ use crate::dry_event::{DryEvent, DryPass, DryTracked};
 use crate::execution::EXECUTED;
 use crate::executor::{ActionResult, ActionSource, Executor};
 use crate::flow_memory::Installed;
-use crate::lane::Lane;
 use crate::module::FlowModule;
 use crate::pending::Ticket;
 use crate::pending_filter::FilterKey;
@@ -33,6 +32,7 @@ use crate::slot::tag_of;
 use crate::tracked_batch::TrackedBatch;
 use crate::tracking::Tracked;
 use crate::tunnel::tunnel_told;
+use crate::worker_state::WorkerState;
 use crate::{FlowTable, UnsupportedFlow};
 
 /// Events in the explanation of one packet; further ones are only counted. A flood to all ports fits.
@@ -40,7 +40,7 @@ pub const EVENTS_MAX: usize = 4096;
 
 /// Memory for packets that are explained, one after the other.
 pub struct DryRun {
-    lane: Lane,
+    local: WorkerState,
     tracked: TrackedBatch,
     verdicts: Verdicts,
     connections: CtDryRun,
@@ -48,8 +48,8 @@ pub struct DryRun {
 
 impl Default for DryRun {
     fn default() -> Self {
-        let (lane, tracked) = (Lane::new(0, 1), TrackedBatch::new());
-        Self { lane, tracked, verdicts: Verdicts::default(), connections: CtDryRun::default() }
+        let (local, tracked) = (WorkerState::new(0, 1), TrackedBatch::new());
+        Self { local, tracked, verdicts: Verdicts::default(), connections: CtDryRun::default() }
     }
 }
 
@@ -203,11 +203,11 @@ impl FlowModule {
         let answers: Vec<Option<Vec<AtomicU64>>> = answers.iter().map(compile).collect::<Result<_, _>>()?;
         let shared = &*self.table.shared;
         let FlowTable { meters, tracking, .. } = &self.table;
-        let DryRun { lane, tracked, verdicts, connections } = memory;
+        let DryRun { local, tracked, verdicts, connections } = memory;
         connections.begin(tracking.made());
         verdicts.clear();
         let port = shared.numbers.port(number).unwrap_or(PortId::INTERNAL);
-        let (origin, may_hold) = (self.origin.load(Ordering::Relaxed), false);
+        let (origin, may_pause) = (self.origin.load(Ordering::Relaxed), false);
         let (events, untold) = self.table.unchanged(|flow_of| {
             let (tokens, untold, passes, answers) = (BTreeMap::new(), 0, 0, &answers[..]);
             let course = Dry { events: Vec::new(), untold, flow_of, connections, tokens, answers, passes };
@@ -215,13 +215,13 @@ impl FlowModule {
                 shared,
                 meters,
                 tracking,
-                lane,
+                local,
                 verdicts,
                 tracked,
                 now_ns,
                 origin,
                 port,
-                may_hold,
+                may_pause,
                 course,
             };
             let metadata = Metadata { in_port: number, ..Metadata::default() };

@@ -16,7 +16,6 @@ use crate::course::Course;
 use crate::dry_event::{DryEvent, DryOutput};
 use crate::execution::Execution;
 use crate::executor::{ActionResult, ActionSource, Executor, tag};
-use crate::lane::Lane;
 use crate::pending::{Ticket, Turn};
 use crate::pending_filter::FilterKey;
 use crate::program::{ALWAYS, Code, GROUP_BYTES_MAX, Kind, PlainCt, Step, load, read_ct};
@@ -25,6 +24,7 @@ use crate::shared::Shared;
 use crate::slot::EntryId;
 use crate::stats::Counted;
 use crate::tracking::Tracked;
+use crate::worker_state::WorkerState;
 
 /// Smallest length of an output after truncation.
 const TRUNCATED_BYTES_MIN: u32 = ETHERNET_BYTES as u32;
@@ -57,21 +57,21 @@ impl Executor<'_> {
     /// Looks up the packet's flow; its cache key may already be computed. `None` on a miss, or if the packet must follow
     /// earlier upcalls of its flow.
     pub(crate) fn look_up(&mut self, key: &Key, cache_key: Option<&CacheKey>) -> Option<Hit> {
-        self.in_turn(key, |lane, shared| lane.look_up(shared, key, cache_key))
+        self.in_turn(key, |local, shared| local.look_up(shared, key, cache_key))
     }
 
     /// As [`Self::look_up`], of a packet that was looked up together with the others.
     #[inline(always)]
     pub(crate) fn look_up_in_batch(&mut self, packet: usize, key: &Key) -> Option<Hit> {
-        if !self.lane.pending.is_any() {
-            return self.lane.look_up_in_batch(self.shared, packet, key);
+        if !self.local.pending.is_any() {
+            return self.local.look_up_in_batch(self.shared, packet, key);
         }
         self.look_up_in_turn(packet, key)
     }
 
     #[inline(never)]
     fn look_up_in_turn(&mut self, packet: usize, key: &Key) -> Option<Hit> {
-        self.in_turn(key, |lane, shared| lane.look_up_in_batch(shared, packet, key))
+        self.in_turn(key, |local, shared| local.look_up_in_batch(shared, packet, key))
     }
 
     /// Calls `find`, unless the packet has to follow others of its flow to the control plane.
@@ -79,20 +79,20 @@ impl Executor<'_> {
     pub(crate) fn in_turn(
         &mut self,
         key: &Key,
-        find: impl FnOnce(&mut Lane, &Shared) -> Option<Hit>,
+        find: impl FnOnce(&mut WorkerState, &Shared) -> Option<Hit>,
     ) -> Option<Hit> {
-        if !self.lane.pending.is_any() {
-            return find(self.lane, self.shared);
+        if !self.local.pending.is_any() {
+            return find(self.local, self.shared);
         }
         let (shared, hash) = (self.shared, self.shared.secret.of_key(key));
-        match self.lane.pending.turn(&shared.tickets, hash, self.now_ns) {
-            Turn::Now => find(self.lane, shared),
+        match self.local.pending.turn(&shared.tickets, hash, self.now_ns) {
+            Turn::Now => find(self.local, shared),
             Turn::Behind => None,
             // The packet waited long enough. If one of the others is being sent at this moment, it follows them to the
             // control plane.
             Turn::Overdue => {
-                let hit = find(self.lane, shared)?;
-                self.lane.pending.overtake(&shared.tickets, hash).then_some(hit)
+                let hit = find(self.local, shared)?;
+                self.local.pending.overtake(&shared.tickets, hash).then_some(hit)
             }
         }
     }
@@ -149,7 +149,7 @@ impl Executor<'_> {
         if *link != LinkLayer::Ethernet || dp_hash | priority | mark != 0 || copy.came_by_tunnel() {
             return None;
         }
-        self.lane.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
+        self.local.union.later_at(copy.seen(), *in_port, (*recirc_id, ct), &self.shared.secret)
     }
 }
 

@@ -6,13 +6,13 @@ use lasthop_module_api::{DropReason, PortId, Verdicts};
 
 use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
-use crate::lane::Lane;
 use crate::meter::Meters;
 use crate::pending_filter::FilterKey;
 use crate::shared::Shared;
 use crate::slot::tag_of;
 use crate::tracked_batch::TrackedBatch;
 use crate::tracking::Tracking;
+use crate::worker_state::WorkerState;
 
 /// Packets of guests, devices and the control plane.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ pub(crate) struct Executor<'a, C = Live> {
     pub(crate) shared: &'a Shared,
     pub(crate) meters: &'a Meters,
     pub(crate) tracking: &'a Tracking,
-    pub(crate) lane: &'a mut Lane,
+    pub(crate) local: &'a mut WorkerState,
     pub(crate) verdicts: &'a mut Verdicts,
     pub(crate) tracked: &'a mut TrackedBatch,
     pub(crate) now_ns: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Executor<'a, C = Live> {
     /// Where packets come in.
     pub(crate) port: PortId,
     /// Whether packets may wait in their ring behind many others of their flow.
-    pub(crate) may_hold: bool,
+    pub(crate) may_pause: bool,
     pub(crate) course: C,
 }
 

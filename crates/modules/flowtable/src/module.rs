@@ -18,17 +18,17 @@ use crate::cache_key::CacheKey;
 use crate::execution::Execution;
 use crate::executor::{Executor, Live};
 use crate::hash::Rng;
-use crate::lane::Lane;
 use crate::numbers::Numbers;
 use crate::pending::Ticket;
 use crate::tracked_batch::TrackedBatch;
+use crate::worker_state::WorkerState;
 use crate::{FlowTable, InstallError};
 
 /// A module that forwards by a flow table.
 pub struct FlowModule {
     pub(crate) table: FlowTable,
     /// State by worker. Each worker locks only its own state, so the lock is always free.
-    lanes: Box<[Mutex<Own>]>,
+    states: Box<[Mutex<Own>]>,
     /// Actions of the next packets of the port `internal`. That port's worker uses try_lock.
     executions: Mutex<VecDeque<Execution>>,
     /// The module's name in upcalls.
@@ -45,7 +45,7 @@ pub struct FlowModule {
 /// State of one worker.
 #[derive(Debug)]
 pub(crate) struct Own {
-    pub(crate) lane: Lane,
+    pub(crate) local: WorkerState,
     /// Cache keys of a batch's packets, and their flow keys.
     pub(crate) cache_keys: Box<[CacheKey; BATCH_PACKETS_MAX]>,
     pub(crate) keys: Box<[Key; BATCH_PACKETS_MAX]>,
@@ -97,15 +97,15 @@ impl FlowModule {
     fn new(workers: usize, table: FlowTable, fallback: Option<Box<dyn Module>>) -> Self {
         let mut seeds = Rng::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
-            lane: Lane::new(worker, seeds.next()),
+            local: WorkerState::new(worker, seeds.next()),
             cache_keys: Box::new([CacheKey::default(); BATCH_PACKETS_MAX]),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
             tracked: Box::new(TrackedBatch::new()),
         };
-        let lanes = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
+        let states = (0..workers.min(WORKERS_MAX)).map(own).map(Mutex::new).collect();
         let (executions, origin, is_asked) = (Mutex::default(), AtomicU16::new(0), AtomicBool::new(true));
         let (stands_alone, uplinks) = (AtomicBool::new(true), Box::new([const { AtomicU64::new(0) }; _]));
-        Self { table, lanes, executions, origin, is_asked, fallback, stands_alone, uplinks }
+        Self { table, states, executions, origin, is_asked, fallback, stands_alone, uplinks }
     }
 
     /// The module's flows.
@@ -199,48 +199,48 @@ impl FlowModule {
     /// Makes worker `worker` bypass its caches from now on, to measure cache misses.
     #[doc(hidden)]
     pub fn bypass_caches(&self, worker: usize) {
-        if let Some(Ok(mut own)) = self.lanes.get(worker).map(|own| own.try_lock()) {
-            own.lane.bypass_caches();
+        if let Some(Ok(mut own)) = self.states.get(worker).map(|own| own.try_lock()) {
+            own.local.bypass_caches();
         }
     }
 
     /// Executes the actions announced for the next packet, which is number `packet` of its batch.
     pub(crate) fn execute_one(&self, packet: usize, header: &Header, now_ns: u64, verdicts: &mut Verdicts) {
-        let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
+        let own = self.states.get(verdicts.worker()).map(|own| own.try_lock());
         let next = self.executions().pop_front();
         let (Some(Ok(mut own)), Some(execution)) = (own, next) else {
             return verdicts.drop_packet(packet, DropReason::NoFlow);
         };
-        let (shared, Own { lane, tracked, .. }) = (&*self.table.shared, &mut *own);
-        lane.begin(shared);
+        let (shared, Own { local, tracked, .. }) = (&*self.table.shared, &mut *own);
+        local.begin(shared);
         let FlowTable { meters, tracking, .. } = &self.table;
         let origin = self.origin.load(Ordering::Relaxed);
-        let (port, may_hold, course) = (PortId::INTERNAL, false, Live);
+        let (port, may_pause, course) = (PortId::INTERNAL, false, Live);
         Executor {
             shared,
             meters,
             tracking,
-            lane,
+            local,
             verdicts,
             tracked,
             now_ns,
             origin,
             port,
-            may_hold,
+            may_pause,
             course,
         }
         .execute(packet, header, &execution);
-        lane.borrows.give_back(meters);
-        lane.end(shared);
+        local.borrows.give_back(meters);
+        local.end(shared);
     }
 
     /// Hands a batch to the fallback bridge. The port's packets that the control plane still has may be overtaken and
     /// are dropped when they come back. If one of those is being sent, this batch is dropped.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
         let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
-        let own = self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock());
+        let own = self.states.get(verdicts.worker()).map(|own| own.try_lock());
         let may_go = match own {
-            Some(Ok(mut own)) => own.lane.pending.overtake_all(tickets, batch.port),
+            Some(Ok(mut own)) => own.local.pending.overtake_all(tickets, batch.port),
             _ => true,
         };
         match may_go {
@@ -305,7 +305,7 @@ impl Module for FlowModule {
         if !self.is_asked.load(Ordering::Relaxed) && shared.is_empty() {
             return self.stand_in_for_all(batch, now_ns, verdicts);
         }
-        match self.lanes.get(verdicts.worker()).map(|lane| lane.try_lock()) {
+        match self.states.get(verdicts.worker()).map(|own| own.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
             // Two fabrics with one number do not belong to one switch.
             _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
@@ -350,10 +350,10 @@ impl Module for FlowModule {
         }
     }
 
-    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
-        let own = self.lanes.get(worker).map(|lane| lane.try_lock());
+    fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        let own = self.states.get(worker).map(|own| own.try_lock());
         let Some(Ok(mut own)) = own else { return false };
-        own.lane.pending.is_holding(&self.table.shared.tickets, port, now_ns)
+        own.local.pending.keeps_paused(&self.table.shared.tickets, port, now_ns)
     }
 
     fn upcall_split(&self, upcall: &Upcall) {

@@ -152,7 +152,7 @@ struct PendingSlot {
     is_taken: bool,
 }
 
-/// Packets of a flow after which the ring is held: the rest of the bound is for the present batch.
+/// Packets of a flow after which the ring is paused: the rest of the bound is for the present batch.
 const CROWD_PACKETS: u32 = PENDING_PACKETS_MAX - BATCH_PACKETS_MAX as u32;
 
 /// A flow with many unsettled packets: further packets of this port wait.
@@ -308,7 +308,7 @@ impl Pending {
         begun.is_ok()
     }
 
-    /// Whether the ring of `port` is held from now on, since too many packets of the flow with this hash are unsettled.
+    /// Whether the ring of `port` is paused from now on, since too many packets of the flow with this hash are unsettled.
     pub(crate) fn is_crowded(&mut self, port: PortId, hash: u64) -> bool {
         let Some(at) = self.find(hash).filter(|at| self.places[*at].packets >= CROWD_PACKETS) else {
             return false;
@@ -324,7 +324,7 @@ impl Pending {
     }
 
     /// Whether packets of `port` must still wait.
-    pub(crate) fn is_holding(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
+    pub(crate) fn keeps_paused(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
         let Self { worker, places, crowds, .. } = self;
         crowds.retain(|crowd| {
             let place = &places[crowd.at];
@@ -457,16 +457,16 @@ mod tests {
         let (tickets, mut pending) = (Tickets::new(), pending(1));
         let (port, other) = (PortId(3), PortId(4));
         let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
-        assert!(!pending.is_crowded(port, 5) && !pending.is_holding(&tickets, port, 0));
+        assert!(!pending.is_crowded(port, 5) && !pending.keeps_paused(&tickets, port, 0));
         (1..CROWD_PACKETS).for_each(|_| assert!(pending.enter(&tickets, of(5), 0).is_some()));
         assert!(pending.is_crowded(port, 5) && pending.is_crowded(port, 5));
-        assert!(pending.is_holding(&tickets, port, 1) && !pending.is_holding(&tickets, other, 1));
+        assert!(pending.keeps_paused(&tickets, port, 1) && !pending.keeps_paused(&tickets, other, 1));
         (0..BATCH_PACKETS_MAX)
             .for_each(|_| assert!(pending.enter(&tickets, of(5), 0).is_some(), "the batch"));
         (0..PENDING_PACKETS_MAX).for_each(|_| tickets.settle(ticket));
-        assert!(!pending.is_holding(&tickets, port, 1) && pending.crowds.is_empty());
+        assert!(!pending.keeps_paused(&tickets, port, 1) && pending.crowds.is_empty());
         assert!((0..CROWD_PACKETS).all(|_| pending.enter(&tickets, of(6), 1).is_some()));
-        assert!(pending.is_crowded(port, 6) && !pending.is_holding(&tickets, port, 1 + PENDING_NS_MAX));
+        assert!(pending.is_crowded(port, 6) && !pending.keeps_paused(&tickets, port, 1 + PENDING_NS_MAX));
     }
 
     #[test]

@@ -5,11 +5,11 @@ use lasthop_module_api::{DropReason, Header, Verdicts};
 use crate::cache::Hit;
 use crate::cache_key::CacheKey;
 use crate::executor::Executor;
-use crate::lane::Known4;
 use crate::program::{Code, Step};
 use crate::shared::Shared;
 use crate::slot::EntryId;
 use crate::stats::{Counted, Stock};
+use crate::worker_state::Known4;
 
 /// Begins with no code that there is.
 const NO_PROGRAM: u64 = u64::MAX;
@@ -48,17 +48,17 @@ impl Executor<'_> {
     /// is in the cache and has a single output action, up to the first other one. Returns their number.
     #[inline]
     pub(crate) fn send_known(&mut self, headers: &[Header], cache_keys: &[CacheKey], first: usize) -> usize {
-        let (lane, shared, now_ns) = (&*self.lane, self.shared, self.now_ns);
-        let Some(stock) = shared.stats.of(lane.worker()) else { return 0 };
+        let (local, shared, now_ns) = (&*self.local, self.shared, self.now_ns);
+        let Some(stock) = shared.stats.of(local.worker()) else { return 0 };
         let (mut run, mut count) = (SendRun::from(first), 0);
-        if !lane.pending.is_any() {
-            (run.program, count) = count_alike(lane.known4(), stock, (headers, cache_keys), now_ns);
+        if !local.pending.is_any() {
+            (run.program, count) = count_alike(local.known4(), stock, (headers, cache_keys), now_ns);
         }
         if count < headers.len() {
             count = self.send_others(&mut run, stock, (headers, cache_keys), (first, count));
         }
         run.end(shared, self.verdicts, first + count);
-        self.lane.note_cached(count as u32);
+        self.local.note_cached(count as u32);
         count
     }
 
@@ -71,10 +71,10 @@ impl Executor<'_> {
         (headers, cache_keys): (&[Header], &[CacheKey]),
         (first, mut count): (usize, usize),
     ) -> usize {
-        let (lane, now_ns) = (&*self.lane, self.now_ns);
-        let (known, is_any_behind) = (lane.known4(), lane.pending.is_any());
+        let (local, now_ns) = (&*self.local, self.now_ns);
+        let (known, is_any_behind) = (local.known4(), local.pending.is_any());
         for (header, cache_key) in headers.iter().zip(cache_keys).skip(count) {
-            if is_any_behind && !lane.pending.is_clear(cache_key) {
+            if is_any_behind && !local.pending.is_clear(cache_key) {
                 break;
             }
             let Some((_, hit)) = known.find(cache_key) else { break };

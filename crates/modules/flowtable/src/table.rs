@@ -20,7 +20,7 @@ use crate::numbers::Numbers;
 use crate::program::{Code, Step, compile};
 use crate::shared::Shared;
 use crate::slot::{Identity, slot_in, tag_of};
-use crate::tally::Tally;
+use crate::stats::Tally;
 use crate::tracking::Tracking;
 use crate::{InstallError, UnsupportedFlow};
 

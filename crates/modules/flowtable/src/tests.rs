@@ -10,11 +10,11 @@ use proptest::prelude::*;
 use crate::bounds::{CACHE_TRIED_ONE_IN, FLOW_DATA_BYTES_MAX, FORMER_BYTES, OTHER_ENTRIES};
 use crate::cache_key::CacheKey;
 use crate::compact::Compact;
-use crate::lane::Lane;
 use crate::program::{Code, Step};
 use crate::shared::{HITS, LOOKUPS, MISSES};
 use crate::slot::{EntryId, Identity};
 use crate::stats::Counted;
+use crate::worker_state::WorkerState;
 use crate::{FlowSelector, FlowSpec, FlowTable, InstallError};
 
 fn udp(src: u8, dst: u8, port: u16) -> FlowKey {
@@ -80,25 +80,25 @@ fn header(key: &FlowKey) -> Header {
 }
 
 /// Looks a packet up: the port of its flow's only output.
-fn look_up(table: &FlowTable, lane: &mut Lane, key: &FlowKey) -> Option<u16> {
-    look_up_as(table, lane, key, Way::Other)
+fn look_up(table: &FlowTable, local: &mut WorkerState, key: &FlowKey) -> Option<u16> {
+    look_up_as(table, local, key, Way::Other)
 }
 
-fn look_up_as(table: &FlowTable, lane: &mut Lane, flow_key: &FlowKey, way: Way) -> Option<u16> {
+fn look_up_as(table: &FlowTable, local: &mut WorkerState, flow_key: &FlowKey, way: Way) -> Option<u16> {
     let (key, mut cache_keys) = (packet(flow_key), [CacheKey::default(); BATCH_PACKETS_MAX]);
-    lane.begin(&table.shared);
+    local.begin(&table.shared);
     let hit = match way {
         Way::Usual => {
             let (headers, metadata) = ([header(flow_key)], Metadata { in_port: 1, ..Metadata::default() });
             let mut keys = [Key::default(); BATCH_PACKETS_MAX];
-            lane.prepare_batch(&table.shared, (&headers, &metadata), (&mut cache_keys, &mut keys));
-            let at_once = lane.known(&cache_keys[0], &keys[0]);
-            at_once.or_else(|| lane.look_up(&table.shared, &key, Some(&cache_keys[0])))
+            local.prepare_batch(&table.shared, (&headers, &metadata), (&mut cache_keys, &mut keys));
+            let at_once = local.known(&cache_keys[0], &keys[0]);
+            at_once.or_else(|| local.look_up(&table.shared, &key, Some(&cache_keys[0])))
         }
-        Way::Other => lane.look_up(&table.shared, &key, None),
+        Way::Other => local.look_up(&table.shared, &key, None),
         Way::Foreseen => {
-            lane.batch_lookup(&table.shared, &[Key::default(), key]);
-            lane.look_up_in_batch(&table.shared, 1, &key)
+            local.batch_lookup(&table.shared, &[Key::default(), key]);
+            local.look_up_in_batch(&table.shared, 1, &key)
         }
     };
     if let Some(hit) = hit {
@@ -107,7 +107,7 @@ fn look_up_as(table: &FlowTable, lane: &mut Lane, flow_key: &FlowKey, way: Way) 
         table.shared.stats.count(EntryId::of(hit.stats), || Some(slot), counted);
         assert_ne!(slot.identity(), Identity::default());
     }
-    lane.end(&table.shared);
+    local.end(&table.shared);
     hit.map(|hit| {
         assert_eq!(Step(hit.program).code(), Code::Output);
         Step(hit.program).operand(0, 16) as u16
@@ -145,7 +145,7 @@ proptest! {
     #[test]
     fn the_table_agrees_with_a_list(turns in prop::collection::vec(any_turn(), 1..200)) {
         let (table, mut list) = (FlowTable::default(), HashMap::<u8, Listed>::new());
-        let mut lanes = [Lane::new(0, 1), Lane::new(1, 2)];
+        let mut states = [WorkerState::new(0, 1), WorkerState::new(1, 2)];
         let (mut packets, mut removed) = (0, Vec::new());
         for turn in turns {
             match turn {
@@ -171,7 +171,7 @@ proptest! {
                 }
                 Turn::Packet(worker, (src, dst, port), way) => {
                     let (of_packet, key) = (udp(src, dst, port), packet(&udp(src, dst, port)));
-                    let found = look_up_as(&table, &mut lanes[worker], &of_packet, way);
+                    let found = look_up_as(&table, &mut states[worker], &of_packet, way);
                     let matching = |listed: &&Listed| key.masked(&listed.compact.mask) == listed.compact.key;
                     let wanted: Vec<u32> = list.values().filter(matching).map(|listed| listed.port).collect();
                     match found {
@@ -191,30 +191,30 @@ proptest! {
 
 #[test]
 fn the_caches_are_left_alone_while_they_have_no_room_and_tried_again() {
-    let (table, mut lane) = (FlowTable::default(), Lane::new(0, 1));
+    let (table, mut local) = (FlowTable::default(), WorkerState::new(0, 1));
     let flows = 3 * *OTHER_ENTRIES.end() as u32;
     (0..flows).for_each(|number| table.install(exact(number)).unwrap());
-    let batch = |lane: &mut Lane, numbers: std::ops::Range<u32>| {
+    let batch = |local: &mut WorkerState, numbers: std::ops::Range<u32>| {
         for number in numbers {
-            let way = if lane.is_warm() { Way::Other } else { Way::Foreseen };
-            assert_eq!(look_up_as(&table, lane, &numbered(number), way), Some((number % 1000) as u16));
+            let way = if local.is_warm() { Way::Other } else { Way::Foreseen };
+            assert_eq!(look_up_as(&table, local, &numbered(number), way), Some((number % 1000) as u16));
         }
-        lane.learn();
-        lane.is_warm()
+        local.learn();
+        local.is_warm()
     };
-    assert!((0..1000).all(|number| batch(&mut lane, number..number + 1)), "there is room");
-    (0..flows / 32).for_each(|number| _ = batch(&mut lane, number * 32..(number + 1) * 32));
+    assert!((0..1000).all(|number| batch(&mut local, number..number + 1)), "there is room");
+    (0..flows / 32).for_each(|number| _ = batch(&mut local, number * 32..(number + 1) * 32));
     let later = flows / 64..flows / 64 + 10 * CACHE_TRIED_ONE_IN;
-    let warm = later.filter(|number| batch(&mut lane, number * 32..(number + 1) * 32)).count();
+    let warm = later.filter(|number| batch(&mut local, number * 32..(number + 1) * 32)).count();
     assert!((5..=80).contains(&warm), "{warm}");
-    assert!((0..10_000).any(|_| batch(&mut lane, 0..8) && batch(&mut lane, 0..8)), "they are known by now");
+    assert!((0..10_000).any(|_| batch(&mut local, 0..8) && batch(&mut local, 0..8)), "they are known by now");
 }
 
 #[test]
 fn packets_that_differ_where_no_flow_looks_share_an_entry() {
-    let (table, mut lane) = (FlowTable::default(), Lane::new(0, 1));
+    let (table, mut local) = (FlowTable::default(), WorkerState::new(0, 1));
     table.install(flow(1, udp(1, 0, 0), 1, 7)).unwrap();
-    let mut look_up = |dst, port, way| look_up_as(&table, &mut lane, &udp(1, dst, port), way);
+    let mut look_up = |dst, port, way| look_up_as(&table, &mut local, &udp(1, dst, port), way);
     (0..50).for_each(|port| assert_eq!(look_up(port as u8, port, Way::Usual), Some(7)));
     (0..50).for_each(|port| assert_eq!(look_up(port as u8, port, Way::Other), Some(7)));
     table.install(flow(2, udp(1, 0, 9), 5, 8)).unwrap();
@@ -222,10 +222,10 @@ fn packets_that_differ_where_no_flow_looks_share_an_entry() {
     for way in [Way::Usual, Way::Other] {
         assert_eq!([8, 9, 10, 9].map(|port| look_up(3, port, way)), [None, Some(8), None, Some(8)]);
     }
-    lane.learn();
+    local.learn();
     // Cache misses: the first packet of each kind twice, and four packets without a flow.
-    assert_eq!(lane.counts[LOOKUPS] - lane.counts[HITS], 4 + 4);
-    assert_eq!(lane.counts[MISSES], 4);
+    assert_eq!(local.counts[LOOKUPS] - local.counts[HITS], 4 + 4);
+    assert_eq!(local.counts[MISSES], 4);
 }
 
 fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<crate::Installed>, FlowStats)> {
@@ -241,23 +241,23 @@ fn dump(table: &FlowTable) -> Vec<(std::sync::Arc<crate::Installed>, FlowStats)>
 #[test]
 fn a_flow_that_is_in_use_is_counted_to_the_end_before_its_place_is_given_away() {
     let table = FlowTable::default();
-    let mut lane = Lane::new(0, 1);
+    let mut local = WorkerState::new(0, 1);
     table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
     let key = udp(1, 2, 3);
-    assert_eq!(look_up(&table, &mut lane, &key), Some(5));
-    lane.begin(&table.shared);
-    let hit = lane.look_up(&table.shared, &packet(&key), None).unwrap();
+    assert_eq!(look_up(&table, &mut local, &key), Some(5));
+    local.begin(&table.shared);
+    let hit = local.look_up(&table.shared, &packet(&key), None).unwrap();
     let removed = table.remove(FlowSelector::Ufid(ufid(1))).unwrap();
     assert_eq!(table.final_stats(&removed), None, "a visit is under way");
     table.install(flow(2, udp(3, 2, 1), 7, 6)).unwrap();
     let slot = table.shared.flows.get(hit.flow as usize).unwrap();
     let counted = Counted { len_bytes: 40, tcp_flags: 2, now_ns: 9_000_000 };
     table.shared.stats.count(EntryId::of(hit.stats), || Some(slot), counted);
-    lane.end(&table.shared);
+    local.end(&table.shared);
     let stats = FlowStats { packets: 2, bytes: 100, used_ms: 9, tcp_flags: 2 };
     assert_eq!(table.final_stats(&removed), Some(stats));
-    assert_eq!(look_up(&table, &mut lane, &key), None);
-    assert_eq!(look_up(&table, &mut lane, &udp(3, 2, 1)), Some(6));
+    assert_eq!(look_up(&table, &mut local, &key), None);
+    assert_eq!(look_up(&table, &mut local, &udp(3, 2, 1)), Some(6));
 }
 
 #[test]
@@ -267,13 +267,13 @@ fn flows_have_names_or_matches_and_statistics_start_over() {
     let matching = unnamed.matching.clone();
     let name = FlowSelector::Key(&matching.key);
     table.install(unnamed).unwrap();
-    let mut lane = Lane::new(0, 1);
+    let mut local = WorkerState::new(0, 1);
     let key = udp(1, 2, 3);
-    (0..3).for_each(|_| assert_eq!(look_up(&table, &mut lane, &key), Some(5)));
+    (0..3).for_each(|_| assert_eq!(look_up(&table, &mut local, &key), Some(5)));
     assert_eq!(table.get(name).unwrap().1.packets, 3);
     table.clear_stats(name).unwrap();
     assert_eq!(table.get(name).unwrap().1, FlowStats::default());
-    look_up(&table, &mut lane, &key);
+    look_up(&table, &mut local, &key);
     assert_eq!(table.get(name).unwrap().1, FlowStats { packets: 1, bytes: 60, used_ms: 5, tcp_flags: 0 });
     assert!(matches!(table.get(FlowSelector::Ufid(ufid(0))), Err(InstallError::Unknown)));
     table.remove(name).unwrap();
@@ -318,17 +318,17 @@ fn exact(number: u32) -> FlowSpec {
 #[test]
 fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
     let table = FlowTable::default();
-    let mut lane = Lane::new(0, 1);
-    lane.begin(&table.shared);
-    lane.end(&table.shared);
+    let mut local = WorkerState::new(0, 1);
+    local.begin(&table.shared);
+    local.end(&table.shared);
     const FLOWS: u32 = 20_000;
     (0..FLOWS).for_each(|number| table.install(exact(number)).unwrap());
     assert!(table.shared.stats.memory_bytes() <= 64 << 10, "{}", table.shared.stats.memory_bytes());
     for number in (0..FLOWS).step_by(100).cycle().take(1000) {
-        assert_eq!(look_up(&table, &mut lane, &numbered(number)), Some((number % 1000) as u16));
+        assert_eq!(look_up(&table, &mut local, &numbered(number)), Some((number % 1000) as u16));
     }
     // Each flow misses once, and again when another of the 200 has taken its place in the cache.
-    assert!((700..=800).contains(&lane.counts[HITS]), "{:?}", lane.counts);
+    assert!((700..=800).contains(&local.counts[HITS]), "{:?}", local.counts);
     assert!(table.shared.stats.memory_bytes() <= 64 << 10);
     let stats = table.get(FlowSelector::Key(&numbered(100))).unwrap().1;
     assert_eq!((stats.packets, stats.bytes), (5, 300));
@@ -337,15 +337,15 @@ fn many_flows_take_memory_for_statistics_only_where_they_are_met() {
 #[test]
 fn a_probe_is_there_by_name_and_no_packet_meets_it() {
     let table = FlowTable::default();
-    let mut lane = Lane::new(0, 1);
+    let mut local = WorkerState::new(0, 1);
     table.install(flow(1, udp(1, 2, 3), 7, 5)).unwrap();
     let probe = || FlowSpec { ufid: None, is_probe: true, ..flow(1, udp(1, 2, 3), 7, 6) };
     assert_eq!(table.install(probe()), Ok(()));
     assert_eq!(table.install(probe()), Err(InstallError::Exists));
     let key = udp(1, 2, 3);
-    assert_eq!(look_up(&table, &mut lane, &key), Some(5));
+    assert_eq!(look_up(&table, &mut local, &key), Some(5));
     table.remove(FlowSelector::Ufid(ufid(1))).unwrap();
-    assert_eq!(look_up(&table, &mut lane, &key), None);
+    assert_eq!(look_up(&table, &mut local, &key), None);
     assert_eq!(table.get(FlowSelector::Key(&udp(1, 2, 3))).unwrap().1, FlowStats::default());
     assert!(table.remove(FlowSelector::Key(&udp(1, 2, 3))).is_ok());
     assert_eq!(table.len(), (0, 0));

@@ -10,8 +10,8 @@ use lasthop_wire::key::CtWords;
 use crate::cache::CacheSlot;
 use crate::cache_key::CacheKey;
 use crate::ct_words::{first_word_of_usual, words_of_usual};
-use crate::lane::Lane;
 use crate::stats::CountedRun;
+use crate::worker_state::WorkerState;
 
 /// Results of the packets of a run, by index in the run.
 #[derive(Debug)]
@@ -35,8 +35,8 @@ impl TrackedBatch {
 
     /// Counts the packets at the start of the run that have this first flow.
     #[inline(never)]
-    pub(crate) fn alike(&mut self, lane: &Lane, cache_keys: &[CacheKey], flow: (u64, u32)) -> usize {
-        let (mut count, known) = (0, lane.known4());
+    pub(crate) fn alike(&mut self, local: &WorkerState, cache_keys: &[CacheKey], flow: (u64, u32)) -> usize {
+        let (mut count, known) = (0, local.known4());
         for (cache_key, slot) in cache_keys.iter().zip(&mut self.slots) {
             match known.find(cache_key) {
                 Some((at, hit)) if (hit.program, hit.stats) == flow => *slot = at,
@@ -77,7 +77,7 @@ impl TrackedBatch {
     #[inline(never)]
     pub(crate) fn count_alike(
         &self,
-        lane: &Lane,
+        local: &WorkerState,
         (at, stats): (usize, u32),
         (headers, cache_keys): (&[Header], &[CacheKey]),
         sent: &mut CountedRun,
@@ -85,7 +85,7 @@ impl TrackedBatch {
         let places = self.slots.iter().zip(&self.words).skip(at);
         let mut all = *sent;
         for ((slot, word), (header, cache_key)) in places.zip(headers.iter().zip(cache_keys)) {
-            let known = lane.known_second((*slot, is_reply(*word)), *word);
+            let known = local.known_second((*slot, is_reply(*word)), *word);
             if known.is_none_or(|known| known.stats != stats) {
                 break;
             }

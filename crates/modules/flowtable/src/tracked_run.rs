@@ -51,22 +51,22 @@ impl Executor<'_> {
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
     ) -> usize {
-        let Some((_, hit)) = cache_keys.first().and_then(|cache_key| self.lane.known4().find(cache_key))
+        let Some((_, hit)) = cache_keys.first().and_then(|cache_key| self.local.known4().find(cache_key))
         else {
             return 0;
         };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
         // Any packet may belong to a pending flow in its second pass.
-        if !step.is(Code::CtRecirc) || self.lane.pending.is_any() {
+        if !step.is(Code::CtRecirc) || self.local.pending.is_any() {
             return 0;
         }
-        let (Some(connections), Some(stock)) = (tracking.made(), shared.stats.of(self.lane.worker())) else {
+        let (Some(connections), Some(stock)) = (tracking.made(), shared.stats.of(self.local.worker())) else {
             return 0;
         };
         let PlainCt { zone: number, is_translated, recirc_id } = PlainCt::of(step);
         let zone = connections.usual_zone(number, is_translated, shared.monotonic_ms(self.now_ns));
-        let is_whole = is_translated || self.lane.union.has_whole_ct;
-        let alike = self.tracked.alike(self.lane, cache_keys, (hit.program, hit.stats));
+        let is_whole = is_translated || self.local.union.has_whole_ct;
+        let alike = self.tracked.alike(self.local, cache_keys, (hit.program, hit.stats));
         let headers = headers.get(..alike).unwrap_or(headers);
         let count = match is_whole {
             true => self.tracked.track_whole(&zone, number, headers),
@@ -97,11 +97,11 @@ impl Executor<'_> {
             sent.add(headers[at].frame_len_bytes(), cache_keys[at].tcp_flags);
             if !run.is_whole {
                 let behind = (&headers[at + 1..], &cache_keys[at + 1..]);
-                self.tracked.count_alike(self.lane, (at + 1, second.stats), behind, &mut sent);
+                self.tracked.count_alike(self.local, (at + 1, second.stats), behind, &mut sent);
             }
             let count = sent.packets as usize;
             self.verdicts.output_run(first + at, count, second.port);
-            self.lane.note_cached(2 * sent.packets);
+            self.local.note_cached(2 * sent.packets);
             run.stock.count_run(EntryId::of(run.stats), sent, self.now_ns);
             run.stock.count_run(EntryId::of(second.stats), sent, self.now_ns);
             at += count;
@@ -119,13 +119,13 @@ impl Executor<'_> {
         cache_key: &CacheKey,
     ) -> Option<SecondFlow> {
         let (ct, translation) = self.tracked.whole(at, run.is_whole);
-        if translation.is_none() && !self.lane.pending.is_any() {
+        if translation.is_none() && !self.local.pending.is_any() {
             let place = (self.tracked.slots[at], is_reply(ct.0[0]));
-            let words = self.lane.union.of_ct(&ct);
-            let known = self.lane.known_second_whole(place, &words).or_else(|| {
-                let later = self.lane.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
-                let hit = self.lane.known_later(&later)?;
-                self.lane.note_second(place, &words, hit);
+            let words = self.local.union.of_ct(&ct);
+            let known = self.local.known_second_whole(place, &words).or_else(|| {
+                let later = self.local.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
+                let hit = self.local.known_later(&later)?;
+                self.local.note_second(place, &words, hit);
                 Some(SecondHit { program: hit.program, stats: hit.stats })
             });
             let output = known.filter(|known| Step(known.program).is(Code::Output));
@@ -139,7 +139,7 @@ impl Executor<'_> {
         let mut counted = CountedRun::default();
         counted.add(header.frame_len_bytes(), cache_key.tcp_flags);
         run.stock.count_run(EntryId::of(run.stats), counted, self.now_ns);
-        self.lane.note_cached(1);
+        self.local.note_cached(1);
         let metadata = Metadata { recirc_id: run.recirc_id, in_port: run.in_port, ct, ..Metadata::default() };
         match translation {
             Some(to) => self.send_translated((packet, header), (&to, cache_key.tcp_flags), metadata),
@@ -162,14 +162,14 @@ impl Executor<'_> {
             usual.translate(edited.bytes_mut(), to);
         }
         let pass = (metadata.recirc_id, &metadata.ct);
-        let later = self.lane.union.later_at(edited.bytes(), metadata.in_port, pass, &self.shared.secret);
-        let is_any_behind = self.lane.pending.is_any();
-        let known = later.as_ref().and_then(|later| self.lane.known_later(later));
+        let later = self.local.union.later_at(edited.bytes(), metadata.in_port, pass, &self.shared.secret);
+        let is_any_behind = self.local.pending.is_any();
+        let known = later.as_ref().and_then(|later| self.local.known_later(later));
         let Some(hit) = known.filter(|hit| Step(hit.program).is(Code::Output) && !is_any_behind) else {
             let edited = *edited;
             return self.go_on(ActionPacket::edited(packet, (header, edited, image), metadata));
         };
-        self.lane.note_cached(1);
+        self.local.note_cached(1);
         self.count(header, tcp_flags, hit);
         match self.shared.numbers.port(Step(hit.program).operand(0, 16) as u16) {
             Some(port) => {

@@ -94,7 +94,7 @@ impl Module for Dummy {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)?;
+        crate::check_number(port, settings)?;
         refuse_headers(settings)?;
         let mut control = self.control();
         if control.ports.contains(&port) {

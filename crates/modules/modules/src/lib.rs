@@ -22,21 +22,18 @@
 
 mod bridge;
 mod dummy;
-mod number;
 mod switches;
 #[cfg(test)]
 mod testing;
-mod unattached;
 
 pub use bridge::{
     AGEING_NS_DEFAULT, Bridge, BridgeSettings, BridgeStats, FDB_ENTRIES_LIMIT, FDB_ENTRIES_MAX,
     FDB_ENTRIES_MIN, random_key,
 };
 pub use dummy::Dummy;
-pub use switches::Switches;
-pub use unattached::Unattached;
+pub use switches::{Switches, Unattached};
 
-use lasthop_module_api::Module;
+use lasthop_module_api::{Module, PORTS_MAX, PortId, PortSettings};
 
 /// The names that [`by_name`] knows.
 pub const NAMES: &[&str] = &["bridge", "dummy"];
@@ -49,6 +46,18 @@ pub fn by_name(name: &str, bridge: &BridgeSettings) -> Option<Box<dyn Module>> {
         "dummy" => Some(Box::new(Dummy::default())),
         _ => None,
     }
+}
+
+/// Refuses a port whose number exceeds the tables.
+pub(crate) fn check_number(port: PortId, settings: &PortSettings) -> Result<(), String> {
+    if port.index() < PORTS_MAX {
+        return Ok(());
+    }
+    let last = PORTS_MAX - 1;
+    Err(format!(
+        "port number {port} of \"{}\" is too high; the last is {last}: remove a port first",
+        settings.name
+    ))
 }
 
 #[cfg(test)]

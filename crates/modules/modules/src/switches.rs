@@ -158,8 +158,8 @@ impl Module for Switches {
         }
     }
 
-    fn is_holding(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
-        self.module_of(port).is_some_and(|module| module.is_holding(port, worker, now_ns))
+    fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        self.module_of(port).is_some_and(|module| module.keeps_paused(port, worker, now_ns))
     }
 
     /// All modules are called; each recognizes its own upcalls by their `origin`.
@@ -172,7 +172,7 @@ impl Module for Switches {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)?;
+        crate::check_number(port, settings)?;
         let switch = settings.switch;
         if self.switch_of(port).is_some_and(|other| other != switch) {
             return Err(format!(
@@ -256,6 +256,39 @@ fn in_none(port: PortId) -> String {
 #[cold]
 fn drop_all(batch: &Batch<'_>, verdicts: &mut Verdicts) {
     (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));
+}
+
+/// The module for ports that belong to no switch, before they join one or after they leave it. It drops every packet,
+/// and sends none to any port.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Unattached;
+
+impl Module for Unattached {
+    fn name(&self) -> &'static str {
+        "nowhere"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoDestination));
+    }
+
+    fn explain(
+        &self,
+        _: (PortId, &Header),
+        _now_ns: u64,
+        verdicts: &mut Verdicts,
+        reasons: &mut Reasons<'_>,
+    ) -> bool {
+        reasons.tell("switch", "the port waits to be given to a switch");
+        verdicts.drop_packet(0, DropReason::NoDestination);
+        true
+    }
+
+    fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
+        crate::check_number(port, settings)
+    }
+
+    fn port_removed(&self, _port: PortId) {}
 }
 
 #[cfg(test)]

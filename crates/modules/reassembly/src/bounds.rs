@@ -1,6 +1,6 @@
-//! Bounds of the fragments that are held.
+//! Bounds of the queued fragments.
 
-/// Bounds of the fragments that are held.
+/// Bounds of the queued fragments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentBounds {
     /// Limit for the whole pool.
@@ -9,7 +9,7 @@ pub struct FragmentBounds {
     pub zone: FragmentShare,
     /// Limit for one source in one datapath.
     pub source: FragmentShare,
-    /// Longest time that a datagram is held after its first fragment arrived, in milliseconds.
+    /// Longest time that a datagram is queued after its first fragment arrived, in milliseconds.
     pub time_ms: u64,
 }
 

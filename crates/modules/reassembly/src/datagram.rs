@@ -33,7 +33,7 @@ pub(crate) struct Datagram {
 /// The result of adding a fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entered {
-    Held,
+    Queued,
     /// The packet is complete.
     All,
     /// The fragment is a duplicate; the packet may still be completed.
@@ -88,7 +88,7 @@ impl Datagram {
         match self.payload_bytes {
             // They do not overlap.
             Some(all) if all as usize == sum => self.checked(all),
-            _ => Entered::Held,
+            _ => Entered::Queued,
         }
     }
 

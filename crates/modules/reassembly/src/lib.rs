@@ -1,9 +1,9 @@
 //! Fragments that wait for the others of their packet (RFC 791, RFC 8200 4.5, RFC 5722).
 //!
-//! **Purpose.** An action `ct` needs a whole packet, since later fragments have no ports. [`FragmentPool::take`] holds each fragment, a copy
+//! **Purpose.** An action `ct` needs a whole packet, since later fragments have no ports. [`FragmentPool::take`] queues each fragment, a copy
 //! in memory of its own, and returns the [`WholePacket`] with the last one.
 //!
-//! **Contract.** Each fragment is held, part of a whole packet, or lost for a reason ([`FragmentLoss`]). [`FragmentBounds`] limit fragments
+//! **Contract.** Each fragment is queued, part of a whole packet, or lost for a reason ([`FragmentLoss`]). [`FragmentBounds`] limit fragments
 //! and bytes of each source (the port that they came in by), of each zone, and in all. A source at its limit loses its own oldest datagram.
 //! A zone or the pool at its limit loses the oldest datagram of the source that holds most bytes there. So a flooding source takes nothing
 //! from sources that hold less. Time is an argument, in milliseconds. No frame makes it panic.
@@ -13,7 +13,7 @@
 //! **Threading.** A pool belongs to one thread.
 //!
 //! ```text
-//!   frame of a fragment ─> parse ─> datagram of its addresses, identification, zone, source ─┬─ more to come: held
+//!   frame of a fragment ─> parse ─> datagram of its addresses, identification, zone, source ─┬─ more to come: queued
 //!                            │                                                               ├─ all there: the whole packet
 //!                            └─ a fault: lost                                                └─ overlap: all of it is lost
 //! ```

@@ -1,4 +1,4 @@
-//! All fragments that are held, by datagram, and the limits of their holders.
+//! All queued fragments, by datagram, and the limits of their holders.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -68,7 +68,7 @@ struct DatagramKey {
     proto: u8,
 }
 
-/// Held fragments of all datapaths.
+/// Queued fragments of all datapaths.
 #[derive(Debug, Default)]
 pub struct FragmentPool {
     bounds: FragmentBounds,
@@ -110,9 +110,9 @@ impl FragmentPool {
         Self { bounds, ..Self::default() }
     }
 
-    /// All fragments that are held.
+    /// All queued fragments.
     #[must_use]
-    pub fn held(&self) -> FragmentShare {
+    pub fn queued(&self) -> FragmentShare {
         self.share(Holder::All)
     }
 
@@ -147,7 +147,7 @@ impl FragmentPool {
         let number = self.begin(key, now_ms);
         let datagram = self.datagrams.get_mut(&key)?;
         match datagram.enter(fragment, frame) {
-            Entered::Held => self.add(place, bytes),
+            Entered::Queued => self.add(place, bytes),
             Entered::Twice => lose(FragmentLoss::Overlap, 1),
             Entered::Overlap => lose(FragmentLoss::Overlap, 1 + self.remove(number, &key)),
             Entered::TooMany => lose(FragmentLoss::Share, 1 + self.remove(number, &key)),
@@ -276,16 +276,16 @@ impl FragmentPool {
         let place = key.place;
         self.order.remove(&number);
         self.of_source.remove(&(place.datapath, place.source, number));
-        let Some(held) = self.datagrams.remove(key).map(|datagram| datagram.share()) else { return 0 };
+        let Some(queued) = self.datagrams.remove(key).map(|datagram| datagram.share()) else { return 0 };
         for holder in Holder::of(place) {
             let Some(share) = self.shares.get_mut(&holder) else { continue };
-            share.fragments -= held.fragments;
-            share.bytes -= held.bytes;
+            share.fragments -= queued.fragments;
+            share.bytes -= queued.bytes;
             if share.fragments == 0 {
                 self.shares.remove(&holder);
             }
         }
-        held.fragments
+        queued.fragments
     }
 }
 

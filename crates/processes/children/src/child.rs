@@ -13,8 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::report::Ended;
-use lasthop_api::roles::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_api::settings::SwitchSettings;
+use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::Channel;
@@ -47,7 +47,7 @@ pub struct ChildRole {
 
 impl ChildRole {
     /// The process that moves packets between guests.
-    pub fn switch(settings: &SwitchSettings) -> Self {
+    pub fn switch_process(settings: &SwitchSettings) -> Self {
         let workers = settings.workers.0.to_string();
         let mut words: Vec<String> =
             [SWITCH_ROLE, "--module", settings.module.as_str(), "--workers", &workers]
@@ -320,7 +320,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
 
     /// Plans another start after a `fault`.
     pub fn retry(&mut self, fault: &Fault) {
-        self.bury();
+        self.reap();
         // A failed start is never repeated without a pause.
         self.is_hasty = true;
         let pause_ms = self.plan().as_millis();
@@ -359,7 +359,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         heard
     }
 
-    /// Whether the process is over, and all its messages are read. Then call `bury`.
+    /// Whether the process is over, and all its messages are read. Then call `reap`.
     pub fn is_over(&mut self, now: Instant) -> bool {
         self.current.as_mut().is_some_and(|process| process.is_over(now))
     }
@@ -473,8 +473,8 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         self.was_killed
     }
 
-    /// Drops a process that is over or unwanted; returns how it ended.
-    pub fn bury(&mut self) -> String {
+    /// Drops a process that is over or unwanted, which is then reaped; returns how it ended.
+    pub fn reap(&mut self) -> String {
         let Some(mut process) = self.current.take() else { return "was not running".to_owned() };
         self.count_life(process.started.elapsed());
         let how = process.end_text();

@@ -25,10 +25,9 @@ mod child;
 mod liveness;
 mod log_relay;
 mod reaper;
-#[cfg(test)]
-mod sleeper;
 mod slice_boost;
 mod spawner;
+mod sys;
 
 pub use child::{ChildRole, RestartingChild, RunningChild};
 pub use liveness::{Liveness, LivenessStep};

@@ -120,12 +120,12 @@ impl Datapath {
         self.switches.describe(&addresses)
     }
 
-    /// Adds a port. `book` is memory in which its counters survive this process.
-    pub(super) fn add(&mut self, port: &SwitchPort, book: Option<OwnedFd>) -> Result<(), Fault> {
+    /// Adds a port. Its counters survive this process in `memory`.
+    pub(super) fn add(&mut self, port: &SwitchPort, memory: Option<OwnedFd>) -> Result<(), Fault> {
         let home = (!port.is_requested).then(|| port.common.switch.clone());
         let at = self.home(home.as_ref())?;
         let number = self.engine.add_port(port_config(port, at)).map_err(refused)?;
-        if let Some(memory) = book.as_ref().and_then(book_of).map(Arc::new) {
+        if let Some(memory) = memory.as_ref().and_then(counters_in).map(Arc::new) {
             let _ = self.engine.keep_counters(number, &memory);
             self.pasts.insert(number, FormerCounters::of_memory(&memory));
         }
@@ -398,9 +398,9 @@ fn port_config(SwitchPort { common, leads, is_tunnel, .. }: &SwitchPort, switch:
 
 /// Maps the memory of a port's counters; it fits if the supervisor has the same version. Without it only the counters
 /// start at 0 in the next process.
-fn book_of(book: &OwnedFd) -> Option<Mapping> {
-    let bytes = u64::try_from(rustix::fs::fstat(book).ok()?.st_size).ok()?;
-    Mapping::of_file(book.as_fd(), 0, bytes.min(PORT_COUNTERS_BYTES as u64)).ok()
+fn counters_in(memory: &OwnedFd) -> Option<Mapping> {
+    let bytes = u64::try_from(rustix::fs::fstat(memory).ok()?.st_size).ok()?;
+    Mapping::of_file(memory.as_fd(), 0, bytes.min(PORT_COUNTERS_BYTES as u64)).ok()
 }
 
 fn refused(error: impl std::fmt::Display) -> Fault {

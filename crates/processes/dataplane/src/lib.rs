@@ -277,8 +277,8 @@ impl Switch {
             Order::Touch { for_us } => return self.touch(Duration::from_micros(for_us)),
             Order::GoOn { attachments } => Ok(Answer::WentOn { refused: self.go_on_with(&attachments) }),
             Order::AddPort(port) => {
-                let book = fds.and_then(|mut fds| fds.pop()).map(ForeignFd::into_trusted);
-                self.datapath.add(&port, book).map(|()| {
+                let memory = fds.and_then(|mut fds| fds.pop()).map(ForeignFd::into_trusted);
+                self.datapath.add(&port, memory).map(|()| {
                     self.interface.port_arrived(port.common.name.as_str(), &mut self.datapath);
                     Answer::Done
                 })

@@ -69,7 +69,7 @@ impl Switch {
     }
 
     fn come_to_rest(&mut self) -> Result<(), Fault> {
-        self.sessions.set_stage(sessions::Stage::Held);
+        self.sessions.set_stage(sessions::Stage::AtRest);
         for port in self.sessions.restless() {
             info!(limited = true, port:% = port; "port {port}: its front end stays in the middle of a message, so its session cannot be taken over: its guest will have to connect again");
         }

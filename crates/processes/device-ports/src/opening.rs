@@ -7,7 +7,7 @@ use lasthop_module_api::Mac;
 
 use lasthop_api::mac;
 use lasthop_api::port::{BackendChoice, DeviceBackend, HostAccess, PortBackend, PortSpec};
-use lasthop_api::tunnel_gro::TunnelGro;
+use lasthop_api::settings::TunnelGro;
 
 /// The first bytes of a generated address: locally administered (IEEE 802-2014, 8.4).
 const LOCAL: [u8; 3] = [0x02, 0x6c, 0x68];

@@ -1,21 +1,24 @@
-//! The driver process's ports and I/O threads, from the control side.
+//! The driver process's ports and I/O threads, from the control side, and the choice of a device's back end.
 
 use std::collections::BTreeMap;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use lasthop_device::{Backend, DeviceFacts, DriverCounters};
 use lasthop_frontend::{Vnic, VnicOptions, VnicPair};
 use lasthop_vhost::features;
 use lasthop_wire::tunnel;
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 
-use crate::backend::{needs, queue};
 use crate::event::{Report, Reporter, Reports, reports};
 use crate::io::IoThread;
 use crate::lane::{Lane, LaneState};
+use crate::packet::{self, PacketQueue};
 use crate::stats::{DevicePortId, DevicePortStats, DriverSettings, DriverStats};
+use crate::tap::TapQueue;
+use crate::udp::{self, UdpQueue};
+use crate::xdp::XdpQueue;
 use crate::{DriverError, DriverEvent, Needs, Queue, QueueError};
-use lasthop_device::{Backend, DeviceFacts, DriverCounters};
 
 /// Features of the vNIC that are the same for all devices.
 const RING_FEATURES: u64 = features::VERSION_1
@@ -355,4 +358,31 @@ fn lightest(threads: &[IoThread]) -> Result<usize, DriverError> {
         lightest = lightest.min((thread.ask(|io| io.stats().lanes)?, number));
     }
     Ok(lightest.1)
+}
+
+/// The properties of the vNIC that a device's back end needs.
+fn needs(facts: &DeviceFacts) -> Result<Needs, DriverError> {
+    match facts.backend {
+        Backend::AfPacket | Backend::Tap => Ok(packet::NEEDS),
+        Backend::Udp | Backend::Raw => Ok(udp::needs(facts)),
+        Backend::AfXdp => Ok(XdpQueue::needs(facts)?),
+    }
+}
+
+/// The back end of queue `number` of a device, for a queue pair of the vNIC.
+fn queue(
+    facts: &DeviceFacts,
+    number: u16,
+    fd: OwnedFd,
+    pair: &VnicPair,
+) -> Result<Box<dyn Queue>, DriverError> {
+    Ok(match facts.backend {
+        Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
+        Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
+        Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
+        Backend::Udp | Backend::Raw => {
+            let tunnel = facts.tunnel.ok_or_else(|| DriverError::NoTunnel(facts.name.clone()))?;
+            Box::new(UdpQueue::new(fd, facts.features, tunnel, pair)?)
+        }
+    })
 }

@@ -38,7 +38,6 @@
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod aux;
-mod backend;
 mod bounds;
 mod driver;
 mod error;

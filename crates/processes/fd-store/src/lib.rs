@@ -96,7 +96,7 @@ struct Slot {
 pub struct RecordStore {
     fd_store: Option<FdStore>,
     /// Names of the kept descriptors.
-    held: BTreeMap<FdIdentity, String>,
+    stored: BTreeMap<FdIdentity, String>,
     slots: BTreeMap<RecordKey, Slot>,
     /// Records that are out of date.
     late: BTreeSet<RecordKey>,
@@ -129,8 +129,8 @@ impl RecordStore {
         let slot = |(record, _): (Record, Vec<u8>)| Slot { record, uses: BTreeSet::new() };
         self.slots.extend(head.map(|head| (RecordKey::Head, slot(head))));
         self.slots.extend(ports.into_iter().map(|(port, record)| (RecordKey::Port(port), slot(record))));
-        self.held.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
-        let numbers = self.held.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
+        self.stored.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
+        let numbers = self.stored.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
         self.next_name = numbers.max().unwrap_or_default();
         self.useless = useless;
         self.is_untidy = true;
@@ -189,7 +189,7 @@ impl RecordStore {
             self.turned_away.insert(key);
         })?;
         for (identity, fd) in &contents.fds {
-            self.hold(*identity, *fd)?;
+            self.put(*identity, *fd)?;
         }
         if !self.slots.contains_key(&key) {
             let record = Record::create()?;
@@ -213,14 +213,14 @@ impl RecordStore {
     }
 
     /// Stores a descriptor, unless it is stored already.
-    fn hold(&mut self, identity: FdIdentity, fd: BorrowedFd<'_>) -> io::Result<()> {
-        if self.held.contains_key(&identity) {
+    fn put(&mut self, identity: FdIdentity, fd: BorrowedFd<'_>) -> io::Result<()> {
+        if self.stored.contains_key(&identity) {
             return Ok(());
         }
         self.next_name += 1;
         let name = format!("{PREFIX}{}", self.next_name);
         self.keep(&name, fd)?;
-        self.held.insert(identity, name);
+        self.stored.insert(identity, name);
         Ok(())
     }
 
@@ -232,13 +232,13 @@ impl RecordStore {
             .fds
             .iter()
             .map(|(identity, _)| identity)
-            .filter(|fd| !self.held.contains_key(fd))
+            .filter(|fd| !self.stored.contains_key(fd))
             .collect();
         let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
         let of_head = self.slots.get(&RecordKey::Head).map_or(0, |head| 1 + head.uses.len());
         let reserved = if key == RecordKey::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
         let room = fd_store.room;
-        if needed > 0 && self.held.len() + self.slots.len() + needed + reserved > room {
+        if needed > 0 && self.stored.len() + self.slots.len() + needed + reserved > room {
             return Err(io::Error::other(format!(
                 "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
             )));
@@ -261,9 +261,9 @@ impl RecordStore {
     fn let_go(&mut self, identities: impl IntoIterator<Item = FdIdentity>) -> io::Result<()> {
         for identity in identities {
             let is_used = self.slots.values().any(|slot| slot.uses.contains(&identity));
-            if let (false, Some(name)) = (is_used, self.held.get(&identity).cloned()) {
+            if let (false, Some(name)) = (is_used, self.stored.get(&identity).cloned()) {
                 self.release(&name).inspect_err(|_| self.is_untidy = true)?;
-                self.held.remove(&identity);
+                self.stored.remove(&identity);
             }
         }
         Ok(())
@@ -294,7 +294,7 @@ impl RecordStore {
         obsolete.into_iter().try_for_each(|key| self.forget(key))?;
         let used: BTreeSet<FdIdentity> =
             self.slots.values().flat_map(|slot| slot.uses.iter().copied()).collect();
-        let left: Vec<FdIdentity> = self.held.keys().filter(|held| !used.contains(held)).copied().collect();
+        let left: Vec<FdIdentity> = self.stored.keys().filter(|held| !used.contains(held)).copied().collect();
         self.let_go(left)
     }
 

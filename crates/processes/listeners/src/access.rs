@@ -56,7 +56,7 @@ impl SocketAccess {
         let (was_owner, was_group) = before.map_or((None, None), |before| (before.owner, before.group));
         let owner = self.owner.or_else(|| own(was_owner, rustix::process::geteuid().as_raw()));
         let group = self.group.or_else(|| own(was_group, rustix::process::getegid().as_raw()));
-        let socket = hold(path)?;
+        let socket = open_socket_file(path)?;
         let file = PathBuf::from(format!("/proc/self/fd/{}", socket.as_raw_fd()));
         if owner.is_some() || group.is_some() {
             chown(&file, owner, group).map_err(|error| self.cannot_give(path, &error))?;
@@ -86,7 +86,7 @@ impl SocketAccess {
 
 /// Opens the socket at `path`: a user with write access to its directory could replace it by a link to another file at
 /// any time, and so have the ownership of that file changed.
-fn hold(path: &Path) -> Result<OwnedFd, Fault> {
+fn open_socket_file(path: &Path) -> Result<OwnedFd, Fault> {
     let shown = path.display();
     let failed = |error: Errno| Fault::socket(format!("cannot look at the socket \"{shown}\": {error}"));
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

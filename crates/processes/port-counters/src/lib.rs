@@ -39,7 +39,7 @@ const INTERNAL: &str = "internal";
 /// A port's counters: those of all dead switch processes, and the memory in which the present one keeps its own.
 #[derive(Debug)]
 pub struct LifetimeCounters {
-    book: OwnedFd,
+    memory: OwnedFd,
     /// The memory for a switch process that is about to take over.
     next: Option<OwnedFd>,
     past: SavedCounters,
@@ -50,17 +50,17 @@ pub struct LifetimeCounters {
 impl LifetimeCounters {
     /// Counters that begin now.
     fn open() -> io::Result<Self> {
-        Ok(Self { book: blank()?, next: None, past: SavedCounters::default(), since_ms: time_ms() })
+        Ok(Self { memory: blank()?, next: None, past: SavedCounters::default(), since_ms: time_ms() })
     }
 
     /// Counters that another supervisor kept.
-    pub fn of_kept(book: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
+    pub fn of_kept(memory: OwnedFd, past: &BTreeMap<String, u64>, since_ms: Option<u64>) -> Self {
         let since_ms = since_ms.unwrap_or_else(time_ms);
-        let mut counters = Self { book, next: None, past: SavedCounters::default(), since_ms };
+        let mut counters = Self { memory, next: None, past: SavedCounters::default(), since_ms };
         past.iter().for_each(|(name, count)| counters.past.add(name, *count));
         // The process that counted there has died.
-        if let Ok(booked) = counters.close_book() {
-            counters.add_to_past(&booked);
+        if let Ok(collected) = counters.collect() {
+            counters.add_to_past(&collected);
         }
         counters
     }
@@ -79,12 +79,12 @@ impl LifetimeCounters {
     }
 
     /// A copy of the descriptor, for the switch.
-    fn book(&self) -> io::Result<OwnedFd> {
-        self.book.try_clone()
+    fn memory(&self) -> io::Result<OwnedFd> {
+        self.memory.try_clone()
     }
 
     /// A copy of the descriptor for the switch process after the present one.
-    fn next_book(&mut self) -> io::Result<OwnedFd> {
+    fn next_memory(&mut self) -> io::Result<OwnedFd> {
         let next = blank()?;
         let copy = next.try_clone()?;
         self.next = Some(next);
@@ -92,34 +92,34 @@ impl LifetimeCounters {
     }
 
     /// Takes the counters of a switch process that has stopped; the next one gets a new file.
-    fn close_book(&mut self) -> io::Result<SavedCounters> {
+    fn collect(&mut self) -> io::Result<SavedCounters> {
         let mut bytes = vec![0; PORT_COUNTERS_BYTES];
-        let read = rustix::io::pread(&self.book, &mut bytes[..], 0)?;
-        self.book = self.next.take().map_or_else(blank, Ok)?;
+        let read = rustix::io::pread(&self.memory, &mut bytes[..], 0)?;
+        self.memory = self.next.take().map_or_else(blank, Ok)?;
         Ok(SavedCounters::of(&bytes[..read]))
     }
 
     /// Adds the counters of earlier processes. The present switch process is told, for clients of its control
     /// interface: if that fails, their counters start at 0.
-    fn add_to_past(&mut self, booked: &SavedCounters) {
-        self.past.merge(booked);
+    fn add_to_past(&mut self, collected: &SavedCounters) {
+        self.past.merge(collected);
         for (at, bytes) in former_writes(&self.past) {
-            let _ = rustix::io::pwrite(&self.book, &bytes, at as u64);
+            let _ = rustix::io::pwrite(&self.memory, &bytes, at as u64);
         }
     }
 }
 
 impl AsFd for LifetimeCounters {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.book.as_fd()
+        self.memory.as_fd()
     }
 }
 
 fn blank() -> io::Result<OwnedFd> {
-    let book = memfd_create("lasthop-counters", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-    ftruncate(&book, PORT_COUNTERS_BYTES as u64)?;
-    fcntl_add_seals(&book, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    Ok(book)
+    let memory = memfd_create("lasthop-counters", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    ftruncate(&memory, PORT_COUNTERS_BYTES as u64)?;
+    fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    Ok(memory)
 }
 
 /// The counters of all ports.
@@ -148,8 +148,8 @@ impl PortCounterTable {
             Answer::Inspection(inspection) => &mut inspection.ports,
             _ => return answer,
         };
-        let booked = self.by_port.iter().filter_map(|(number, counters)| Some((name(*number)?, counters)));
-        let past: HashMap<&str, &LifetimeCounters> = booked.collect();
+        let named = self.by_port.iter().filter_map(|(number, counters)| Some((name(*number)?, counters)));
+        let past: HashMap<&str, &LifetimeCounters> = named.collect();
         let upcalls: u64 = past.values().map(|counters| counters.past.counters.upcalls).sum();
         for port in ports {
             if let Some(counters) = past.get(port.name.as_str()) {
@@ -165,15 +165,15 @@ impl PortCounterTable {
 
     /// Memory for the counters of port `number`; `None` if the system has none: then they start at 0 with each switch
     /// process.
-    pub fn book(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
+    pub fn memory(&mut self, number: u32, name: &str, store: &mut RecordStore) -> Option<OwnedFd> {
         if let Some(counters) = self.by_port.get(&number) {
-            return counters.book().ok();
+            return counters.memory().ok();
         }
         let counters = self.left.remove(name).map_or_else(LifetimeCounters::open, Ok).ok()?;
-        let book = counters.book().ok();
+        let memory = counters.memory().ok();
         self.by_port.insert(number, counters);
         store.is_late(RecordKey::Port(number));
-        book
+        memory
     }
 
     /// Keeps the counters of a port over a device, which starts over with each supervisor when it is requested.
@@ -181,29 +181,29 @@ impl PortCounterTable {
         self.left.insert(port.to_owned(), counters);
     }
 
-    /// Memory for the counters of port `number` in the switch process that is about to take over; `None` as for `book`.
-    pub fn next_book(&mut self, number: u32) -> Option<OwnedFd> {
-        self.by_port.get_mut(&number)?.next_book().ok()
+    /// Memory for the counters of port `number` in the switch process that is about to take over; `None` as for `memory`.
+    pub fn next_memory(&mut self, number: u32) -> Option<OwnedFd> {
+        self.by_port.get_mut(&number)?.next_memory().ok()
     }
 
     /// Drops the memory for a successor, since none takes over.
-    pub fn forget_next_books(&mut self) {
+    pub fn forget_next_memories(&mut self) {
         self.by_port.values_mut().for_each(|counters| counters.next = None);
     }
 
     /// Adds the counters of a switch process that has stopped to those of earlier processes.
     ///
     /// Returns its counters, summed over all ports.
-    pub fn close_books(&mut self, store: &mut RecordStore) -> PortCounters {
+    pub fn collect_counters(&mut self, store: &mut RecordStore) -> PortCounters {
         let counters = self.by_port.values_mut();
         let mut closed: Vec<(&mut LifetimeCounters, SavedCounters)> = counters
-            .filter_map(|counters| counters.close_book().ok().map(|booked| (counters, booked)))
+            .filter_map(|counters| counters.collect().ok().map(|collected| (counters, collected)))
             .collect();
-        balance(closed.iter_mut().map(|(_, booked)| &mut booked.counters).collect());
+        balance(closed.iter_mut().map(|(_, collected)| &mut collected.counters).collect());
         let mut sum = PortCounters::default();
-        for (counters, booked) in closed {
-            counters.add_to_past(&booked);
-            sum.merge(&booked.counters);
+        for (counters, collected) in closed {
+            counters.add_to_past(&collected);
+            sum.merge(&collected.counters);
         }
         self.by_port.keys().for_each(|number| store.is_late(RecordKey::Port(*number)));
         sum
@@ -309,7 +309,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn closed_books_balance() {
+    fn collected_counters_balance() {
         let port = |rx_packets, forwarded, tx_packets| PortCounters {
             rx_packets,
             forwarded,
@@ -342,15 +342,15 @@ mod tests {
     #[test]
     fn counters_start_blank_and_are_read_whole() {
         let mut counters = LifetimeCounters::open().expect("counters");
-        let write = |bytes: &[u8], at| rustix::io::pwrite(&counters.book, bytes, at).expect("written");
+        let write = |bytes: &[u8], at| rustix::io::pwrite(&counters.memory, bytes, at).expect("written");
         write(b"rx_packets rx_drops.moon tx_drops.too_long forwarded tx_drops.moon", 0);
         let words = [7_u64, 2, 3, 5, 1].map(u64::to_ne_bytes);
         write(words.as_flattened(), NAMES_BYTES as u64);
-        let booked = counters.close_book().expect("read");
-        assert_eq!((booked.counters.rx_packets, booked.counters.forwarded), (7, 5));
-        assert_eq!(counters.close_book().expect("read"), SavedCounters::default());
+        let collected = counters.collect().expect("read");
+        assert_eq!((collected.counters.rx_packets, collected.counters.forwarded), (7, 5));
+        assert_eq!(counters.collect().expect("read"), SavedCounters::default());
         let mut port = PortReport { tx_drops: [("too_long".to_owned(), 4)].into(), ..PortReport::default() };
-        add(&mut port, &booked);
+        add(&mut port, &collected);
         assert_eq!((port.rx_packets, port.forwarded), (7, 5));
         assert_eq!(port.rx_drops, [("moon".to_owned(), 2)].into());
         assert_eq!(port.tx_drops, [("moon".to_owned(), 1), ("too_long".to_owned(), 7)].into());

@@ -9,10 +9,10 @@ use lasthop_api::rpc;
 use lasthop_listeners::{ApiClients, Asker};
 use lasthop_runtime::fault::{Fault, Kind};
 
+use super::Outputs;
 use super::datapath_clients::DatapathClients;
-use super::outputs::Outputs;
 use super::port_table::PortTable;
-use super::question::{OrderPurpose, switch_down};
+use super::question::{OrderPurpose, switch_process_down};
 
 /// A result that is written to a client over time.
 pub(super) struct Stream {
@@ -62,7 +62,7 @@ impl Stream {
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         if !out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         // A client that is gone needs no reply.
         let Some(shared) = clients.share(asker) else {

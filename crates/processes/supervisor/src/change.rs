@@ -11,10 +11,10 @@ use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::placeholder::mtu_of;
 use super::ports::Ports;
-use super::question::{Changing, OrderPurpose, switch_down, to_json};
+use super::question::{Changing, OrderPurpose, switch_process_down, to_json};
 use super::switch_table::SwitchTable;
 
 impl Ports {
@@ -54,7 +54,7 @@ impl Ports {
             return Err(Fault::refused(format!("port \"{name}\" is being changed; try again in a moment")));
         }
         if !out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {
             // Part of the change may have been made.

@@ -10,11 +10,10 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lasthop_api::acl::AclRule;
-use lasthop_api::controller_orders::LINKS;
+use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport, LINKS};
 use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport};
 use lasthop_api::orders::{Order, SwitchPort};
 use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
@@ -22,10 +21,9 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 
-use super::pending_questions::PendingQuestions;
 use super::port::Port;
 use super::port_table::PortTable;
-use super::question::{ControllerAnswer, OrderPurpose, Question};
+use super::question::{ControllerAnswer, OrderPurpose, PendingQuestions, Question};
 use super::source::Source;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
@@ -325,7 +323,7 @@ impl ControllerProcess {
     /// Handles the end of the process; known flows stay. No other one is started if this is the `is_last`.
     pub(super) fn gone(&mut self, is_last: bool) {
         let pid = self.process.pid().unwrap_or_default();
-        let how = self.process.bury();
+        let how = self.process.reap();
         self.forget_process();
         self.finish_until = None;
         if let Some(program) = self.is_replaced_by.take() {

@@ -15,7 +15,7 @@ use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::ports::Ports;

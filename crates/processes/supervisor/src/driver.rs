@@ -8,8 +8,7 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 use lasthop_listeners::Asker;
 
-use super::pending_questions::PendingQuestions;
-use super::question::Question;
+use super::question::{PendingQuestions, Question};
 
 /// How long the driver process's counters are awaited. A stopped process must not prevent its ports from being shown;
 /// one that waits for a CPU should still be included.

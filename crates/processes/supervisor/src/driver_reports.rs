@@ -8,7 +8,7 @@ use lasthop_api::driver_orders::DriverReport;
 use lasthop_device_ports::DevicePort;
 use lasthop_netdev::lift_memory_lock;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port::Port;
 use super::ports::Ports;
 use super::source::Source;
@@ -70,7 +70,7 @@ impl Ports {
     /// Handles the end of the driver process; traffic between guests is not affected.
     pub(super) fn driver_gone(&mut self) {
         let pid = self.driver.process.pid().unwrap_or_default();
-        let how = self.driver.process.bury();
+        let how = self.driver.process.reap();
         self.driver.is_asked = false;
         self.table.all.values_mut().filter_map(Port::device_mut).for_each(DevicePort::driver_gone);
         if !self.driver.is_last {

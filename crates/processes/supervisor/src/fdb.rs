@@ -10,9 +10,9 @@ use lasthop_api::switches;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port_table::PortTable;
-use super::question::{OrderPurpose, Question, switch_down};
+use super::question::{OrderPurpose, Question, switch_process_down};
 use super::switch_table::SwitchTable;
 use super::switches::SEE_LIST;
 
@@ -76,7 +76,7 @@ impl PortTable {
 
 fn order(order: Order, what: OrderPurpose, asker: &Asker, out: &mut Outputs) -> Result<Option<Value>, Fault> {
     if !out.switch.process.is_up() {
-        return Err(switch_down());
+        return Err(switch_process_down());
     }
     out.switch.order(order, what, Some(asker.clone()));
     Ok(None)

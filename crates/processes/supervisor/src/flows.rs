@@ -78,7 +78,7 @@ impl KeptFlows {
         self.memory.try_clone()
     }
 
-    /// Handles the death of the switch process. Returns false if a flow may have killed it and those before it.
+    /// Handles the death of the switch process: forgets its flows if they may have caused several deaths. Returns false if a flow may have killed it and those before it.
     fn survive(&mut self, death: Death, now: Instant) -> bool {
         // A process that never got them did not die of them.
         let Some(handed) = self.handed.take() else { return true };
@@ -134,7 +134,7 @@ impl SavedDatapaths {
     }
 
     /// Handles the death of the switch process.
-    pub(super) fn judge(&mut self, switch: &SwitchProcess, store: &mut RecordStore) {
+    pub(super) fn forget_if_fatal(&mut self, switch: &SwitchProcess, store: &mut RecordStore) {
         let death = match () {
             () if switch.was_ended_for_silence() => Death::Hung,
             () if switch.process.was_killed() => Death::Killed,

@@ -10,13 +10,12 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::Interest;
 
-use super::Supervisor;
-use super::outputs::Outputs;
 use super::ports::Ports;
 use super::saved_session::SavedSession;
 use super::source::Source;
 use super::successor::{Introduction, Successor};
 use super::upgrade::{RestOutcome, UpgradeParams};
+use super::{Outputs, Supervisor};
 
 impl Supervisor {
     /// Begins an upgrade. The reply comes when it is done or refused.
@@ -62,7 +61,7 @@ impl Supervisor {
         // It is killed, and reaped once it has ended; its last messages are ignored.
         predecessor.iter().for_each(|process| poller.remove(&process.channel));
         drop(predecessor);
-        self.ports.counters.close_books(store);
+        self.ports.counters.collect_counters(store);
         self.ports.table.down(&self.ports.sessions, poller);
         self.note_introduced();
     }

@@ -42,15 +42,12 @@ mod devices;
 mod doctor;
 mod driver;
 mod driver_reports;
-mod ends;
 mod fdb;
 mod flows;
 mod front_end;
 mod handover;
 mod lifecycle;
 mod orders;
-mod outputs;
-mod pending_questions;
 mod placeholder;
 mod placeholders;
 mod port;
@@ -89,9 +86,8 @@ use lasthop_api::fdb::StaticEntry;
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::ViewMode;
-use lasthop_api::settings::{StandbyMode, SwitchSettings};
+use lasthop_api::settings::{StandbyMode, SwitchSettings, TunnelGro};
 use lasthop_api::switches::SwitchSpec;
-use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
 use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
@@ -107,7 +103,6 @@ use controller::ControllerProcess;
 use datapath_clients::DatapathClients;
 use driver::Driver;
 use flows::SavedDatapaths;
-use outputs::Outputs;
 use port::Port;
 use ports::Ports;
 use previous::PreviousState;
@@ -122,6 +117,15 @@ use upgrade::Upgrades;
 
 pub use lasthop_fd_store::Inherited;
 pub use upgrade::upgraded_text;
+
+/// The outputs of the parts: watched descriptors, orders to the switch process, and records for the next supervisor.
+/// Used by all other parts, and knows none of them.
+struct Outputs {
+    poller: Poller,
+    switch: SwitchProcess,
+    /// The store for the next supervisor.
+    store: RecordStore,
+}
 
 /// The settings of `lasthop run`.
 #[derive(Debug)]

@@ -1,19 +1,19 @@
-//! The switch process's start and end, and the supervisor's own.
+//! The switch process's start and end, and the supervisor's own; ends of the other inner processes. An end is noticed by
+//! an event, or by checks of a killed process. Its last messages are handled first.
 
 use std::time::{Duration, Instant};
 
-use log::{error, info};
-
 use lasthop_api::orders::Order;
 use lasthop_api::rundir;
+use lasthop_children::RunningChild;
 use lasthop_port_counters::final_counters_text;
+use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::sandbox::Layer;
+use log::{error, info};
 
-use super::Supervisor;
 use super::controller::ControllerProcess;
 use super::driver::Driver;
-use super::outputs::Outputs;
 use super::port::Port;
 use super::question::{ControllerAnswer, OrderPurpose};
 use super::sessions::SessionVersions;
@@ -21,6 +21,11 @@ use super::source::Source;
 use super::stage::Stage;
 use super::standby::ReadyStandby;
 use super::upgrade::Upgrades;
+use super::{Outputs, Supervisor};
+
+/// How often the channel of a process that has ended is read: its socket has no room for more. Another process may have
+/// that end of the channel, and send on.
+const LAST_READS_MAX: usize = 16;
 
 /// How long the switch may take to release its guests, or to come to rest: less than service managers wait for us.
 const END_PATIENCE: Duration = Duration::from_secs(10);
@@ -138,11 +143,11 @@ impl Supervisor {
     }
 
     /// Handles the end of the switch process.
-    pub(super) fn switch_gone(&mut self) {
+    pub(super) fn switch_process_gone(&mut self) {
         let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
         // First, since the old process's threads must still exist.
         self.out.switch.end_boost();
-        let how = self.out.switch.process.bury();
+        let how = self.out.switch.process.reap();
         if self.stage.is_leaving() {
             return self.left();
         }
@@ -160,9 +165,9 @@ impl Supervisor {
         if standby.is_none() {
             self.standby.end(&mut self.ports);
         }
-        let counters = self.ports.counters.close_books(&mut self.out.store);
-        self.ports.sessions.judge(&mut self.ports.table, &mut self.out.store);
-        self.datapaths.judge(&self.out.switch, &mut self.out.store);
+        let counters = self.ports.counters.collect_counters(&mut self.out.store);
+        self.ports.sessions.keep_survivors(&mut self.ports.table, &mut self.out.store);
+        self.datapaths.forget_if_fatal(&self.out.switch, &mut self.out.store);
         self.ports.table.down(&self.ports.sessions, &self.out.poller);
         match self.stage {
             Stage::Starting => {
@@ -210,7 +215,7 @@ impl Supervisor {
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         // A starting process has no guests to release, and would delay the end.
         if is_starting {
-            self.out.switch.process.bury();
+            self.out.switch.process.reap();
         }
         if self.out.switch.process.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
@@ -260,10 +265,10 @@ impl Supervisor {
 
     /// Handles the end of the switch process; if it does not end, the next supervisor handles that.
     fn left(&mut self) {
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         // Otherwise counters in replies that were not read yet would be counted twice.
         drop(self.out.switch.take_unanswered());
-        self.ports.counters.close_books(&mut self.out.store);
+        self.ports.counters.collect_counters(&mut self.out.store);
         self.deposit_all();
         self.clients.leave_socket();
         self.ports.table.all.values_mut().for_each(Port::leave);
@@ -286,7 +291,7 @@ impl Supervisor {
     /// Kills the switch process: it did not end in time, or the user asked twice.
     pub(super) fn end_by_force(&mut self) {
         error!("the switch process did not end by itself and is killed");
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         self.stage = Stage::Over(Ok(()));
     }
 
@@ -294,9 +299,59 @@ impl Supervisor {
     pub(super) fn end_all(&mut self) {
         self.upgrades = Upgrades::default();
         self.standby.end(&mut self.ports);
-        self.out.switch.process.bury();
+        self.out.switch.process.reap();
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);
+    }
+}
+
+impl Supervisor {
+    /// When to call [`Self::look_for_ends`] without an event.
+    pub(super) fn ends_due(&self) -> Option<Instant> {
+        let inner = [
+            self.out.switch.process.end_due(),
+            self.ports.driver.process.end_due(),
+            self.controller.process.end_due(),
+        ];
+        inner.into_iter().chain([self.upgrades.end_due(), self.reaper.due()]).fold(None, earlier)
+    }
+
+    /// Handles processes that have ended or are stuck.
+    pub(super) fn look_for_ends(&mut self, now: Instant) {
+        self.reaper.hear();
+        if self.out.switch.process.is_over(now) {
+            let life = self.out.switch.process.starts();
+            for _ in 0..LAST_READS_MAX {
+                if self.out.switch.process.is_silent() || self.out.switch.process.starts() != life {
+                    break;
+                }
+                self.hear();
+            }
+            // Not if its last messages have replaced the process.
+            if self.out.switch.process.starts() == life {
+                self.switch_process_gone();
+            }
+        }
+        if self.ports.driver.process.is_over(now) {
+            self.hear_driver();
+            self.ports.driver_gone();
+            self.answer_driver_clients(u64::MAX, now);
+        }
+        if self.controller.process.is_over(now) {
+            self.hear_controller();
+            self.controller.gone(self.stage.is_last());
+            // No answer will come any more.
+            self.answer_controller_clients(u64::MAX, now, ControllerAnswer::default());
+            self.settle_controller();
+        }
+        if self.upgrades.successor().is_some_and(|successor| RunningChild::is_over(successor, now)) {
+            let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
+            self.clients.answer_any(refused);
+            let over = self.upgrades.is_over(&mut self.ports, &mut self.out);
+            self.clients.answer_any(over);
+        }
+        self.standby.look_for_end(&mut self.ports, now);
+        self.reaper.tend(now);
     }
 }

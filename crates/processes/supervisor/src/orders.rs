@@ -13,7 +13,7 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
-use super::question::{ControllerAnswer, OrderPurpose, Question, switch_down, to_json};
+use super::question::{ControllerAnswer, OrderPurpose, Question, switch_process_down, to_json};
 use super::requested::AllowedDevices;
 use super::source::Source;
 use super::stage::Stage;
@@ -189,13 +189,13 @@ impl Supervisor {
                     self.switches.forget(&name, &mut self.out.store)
                 }
                 OrderPurpose::Changed(changing) => {
-                    drop(self.ports.changed(*changing, Err(switch_down()), &mut self.out))
+                    drop(self.ports.changed(*changing, Err(switch_process_down()), &mut self.out))
                 }
                 _ => {}
             }
             if let (Some(asker), false) = (asker, is_starting) {
                 // A port to be removed is gone, since the next process will not get it.
-                let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_down()) };
+                let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_process_down()) };
                 self.clients.answer(asker, answer);
             }
         }

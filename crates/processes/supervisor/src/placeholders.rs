@@ -9,7 +9,7 @@ use lasthop_api::orders::Order;
 use lasthop_api::port::{PortSpec, change};
 use lasthop_api::switches::SwitchName;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::placeholder::{Placeholder, mtu_of};
 use super::port::Port;
 use super::port_table::PortTable;

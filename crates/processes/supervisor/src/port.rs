@@ -30,7 +30,7 @@ use super::placeholder::Placeholder;
 
 /// How long a second connection may wait for the first one's hang-up, which may be pending: on a busy machine for
 /// longer than a second.
-const HOLD: Duration = Duration::from_secs(3);
+const PARK_TIME: Duration = Duration::from_secs(3);
 /// Pause between attempts to connect, and after a guest that hung up at once; doubles.
 const RETRY_MIN: Duration = Duration::from_millis(100);
 const RETRY_MAX: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ enum Life {
 enum Role {
     Listen {
         socket: ListenSocket,
-        held: Option<(ForeignFd, Instant)>,
+        parked: Option<(ForeignFd, Instant)>,
         /// No connection is accepted before.
         paused_until: Option<Instant>,
         /// The pause after a guest that hangs up at once.
@@ -86,7 +86,7 @@ enum Role {
 impl Role {
     fn listen(socket: ListenSocket) -> Self {
         let pause = Pause::new(RETRY_MIN, RETRY_MAX);
-        Self::Listen { socket, held: None, paused_until: None, pause, is_refusal_said: false }
+        Self::Listen { socket, parked: None, paused_until: None, pause, is_refusal_said: false }
     }
 }
 
@@ -310,8 +310,8 @@ impl Port {
     /// Notes the end of the switch process, and so of the connection.
     pub(super) fn down(&mut self) {
         self.life = Life::Down;
-        if let Role::Listen { held, .. } = &mut self.role {
-            *held = None;
+        if let Role::Listen { parked, .. } = &mut self.role {
+            *parked = None;
         }
     }
 
@@ -400,13 +400,13 @@ impl Port {
     /// When [`Self::advance`] has work without an event.
     pub(super) fn due(&self) -> Option<Instant> {
         match &self.role {
-            Role::Listen { held, paused_until, .. } => {
-                let held = held.as_ref().map(|(_, until)| *until);
+            Role::Listen { parked, paused_until, .. } => {
+                let parked = parked.as_ref().map(|(_, until)| *until);
                 match self.life {
                     Life::Down => None,
                     // A held port opens after the pause.
                     Life::Idle => *paused_until,
-                    Life::Attached { .. } => earlier(held, *paused_until),
+                    Life::Attached { .. } => earlier(parked, *paused_until),
                 }
             }
             Role::Connect { next, .. } => (self.life == Life::Idle).then_some(*next),
@@ -447,7 +447,7 @@ impl Port {
     fn accept(&mut self, now: Instant) -> Option<ForeignFd> {
         let is_idle = self.life == Life::Idle;
         let in_arrears = is_idle.then(|| self.in_arrears(now)).flatten();
-        let Role::Listen { socket, held, paused_until, is_refusal_said, .. } = &mut self.role else {
+        let Role::Listen { socket, parked, paused_until, is_refusal_said, .. } = &mut self.role else {
             return None;
         };
         if let Some(in_arrears) = in_arrears {
@@ -457,10 +457,10 @@ impl Port {
         if is_idle && paused_until.is_some() {
             return None;
         }
-        if let Some((fd, until)) = held.take() {
+        if let Some((fd, until)) = parked.take() {
             match (is_idle, until > now) {
                 (true, _) => return Some(fd),
-                (false, true) => *held = Some((fd, until)),
+                (false, true) => *parked = Some((fd, until)),
                 (false, false) => {
                     hang_up(&fd);
                     self.refused_guests += 1;
@@ -475,8 +475,8 @@ impl Port {
         match socket.accept(&self.arrears.begin()) {
             Ok(None) => None,
             Ok(Some(socket)) if is_idle => Some(socket),
-            Ok(Some(socket)) if held.is_none() => {
-                *held = Some((socket, now + HOLD));
+            Ok(Some(socket)) if parked.is_none() => {
+                *parked = Some((socket, now + PARK_TIME));
                 None
             }
             Ok(Some(socket)) => {
@@ -595,7 +595,7 @@ mod tests {
         port.attached(1, now);
         let _second = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_none());
-        assert_eq!(port.due(), Some(now + HOLD));
+        assert_eq!(port.due(), Some(now + PARK_TIME));
         assert!(!port.detached(7, now + SHORT), "not the current one");
         assert!(port.detached(1, now + SHORT));
         assert!(port.advance(now + SHORT).is_some());
@@ -613,7 +613,7 @@ mod tests {
         let mut third = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_none());
         assert!(is_closed(&mut third) && !is_closed(&mut second));
-        assert!(port.advance(now + HOLD).is_none());
+        assert!(port.advance(now + PARK_TIME).is_none());
         assert!(is_closed(&mut second));
         assert_eq!(port.due(), None);
     }
@@ -679,15 +679,15 @@ mod tests {
     }
 
     #[test]
-    fn a_held_guest_waits_for_the_end_of_the_pause() {
+    fn a_parked_guest_waits_for_the_end_of_the_pause() {
         let dir = tempfile::tempdir().expect("a directory");
         let mut port = port("a", dir.path());
         let now = Instant::now();
         port.attached(1, now);
-        let mut held = UnixStream::connect(&port.path).expect("connected");
+        let mut parked = UnixStream::connect(&port.path).expect("connected");
         assert!(port.advance(now).is_none());
         assert!(port.detached(1, now));
-        assert!(port.advance(now).is_none() && !is_closed(&mut held));
+        assert!(port.advance(now).is_none() && !is_closed(&mut parked));
         assert_eq!(port.due(), Some(now + RETRY_MIN));
         assert!(port.advance(now + RETRY_MIN).is_some());
     }

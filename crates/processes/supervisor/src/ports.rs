@@ -15,18 +15,18 @@ use serde_json::Value;
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
-use lasthop_api::tunnel_gro::TunnelGro;
+use lasthop_api::settings::TunnelGro;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Poller;
 
+use super::Outputs;
 use super::driver::Driver;
-use super::outputs::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
-use super::question::{OrderPurpose, switch_down};
+use super::question::{OrderPurpose, switch_process_down};
 use super::sessions::Sessions;
 use super::switch_table::SwitchTable;
 
@@ -66,7 +66,7 @@ impl Ports {
     ) -> Result<(), Fault> {
         check_absolute(&spec)?;
         if !out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         let number = self.open(spec, switches, out)?;
         self.tell_of_port(number, true, Some(asker.clone()), out);
@@ -109,10 +109,10 @@ impl Ports {
     ) {
         let name =
             self.table.all.get(&number).map(|port| port.spec.common.name.to_string()).unwrap_or_default();
-        let book = self.counters.book(number, &name, &mut out.store);
+        let memory = self.counters.memory(number, &name, &mut out.store);
         let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
-        out.switch.order_with(order, book.into_iter().map(Into::into).collect(), what, asker);
+        out.switch.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
     }
 
     /// Handles the switch's reply about a port. A refused new port is removed.

@@ -29,13 +29,12 @@ use lasthop_port_counters::LifetimeCounters;
 use lasthop_runtime::fault::Fault;
 
 use super::flows::KeptFlows;
-use super::outputs::Outputs;
 use super::port::Port;
 use super::ports::Ports;
 use super::records::{ConfiguredNames, HeadRecord, PortRecord, RECORD_VERSION};
 use super::saved_session::SavedSession;
 use super::switch_table::SwitchTable;
-use super::{RunSettings, Supervisor};
+use super::{Outputs, RunSettings, Supervisor};
 
 /// The last supervisor's state.
 #[derive(Debug)]

@@ -1,10 +1,9 @@
 //! A client's pending request: the client, the question that another process has to answer first, and the purpose of an
-//! order.
+//! order. A process that does not answer delays a client for a short time only ([`PendingQuestions`]).
 
+use std::collections::VecDeque;
 use std::rc::Rc;
-
-use serde::Serialize;
-use serde_json::Value;
+use std::time::{Duration, Instant};
 
 use lasthop_api::controller_orders::ControllerOrder;
 use lasthop_api::explain::{Consultation, ConsultedKey, EXPLAIN_ROUNDS_MAX, ExplainSpec, Explained};
@@ -15,7 +14,10 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::Change;
 use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
+use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
+use serde::Serialize;
+use serde_json::Value;
 
 /// The purpose of an order that waits for its reply.
 #[derive(Debug)]
@@ -207,7 +209,7 @@ impl ControllerAnswer {
 }
 
 /// The reply while there is no switch process.
-pub(super) fn switch_down() -> Fault {
+pub(super) fn switch_process_down() -> Fault {
     Fault::new(
         Kind::SwitchDown,
         "the switch process is being started again; try again in a moment, or see its log",
@@ -222,4 +224,54 @@ pub(super) fn strange_answer() -> Fault {
 /// An answer as a client gets it.
 pub(super) fn to_json(value: &impl Serialize) -> Result<Value, Fault> {
     serde_json::to_value(value).map_err(|error| Fault::internal("write the answer", error))
+}
+
+/// The requests and their clients, in the order of arrival.
+#[derive(Debug)]
+pub(super) struct PendingQuestions {
+    patience: Duration,
+    /// Numbers the questions to the process.
+    round: u64,
+    queue: VecDeque<PendingQuestion>,
+}
+
+#[derive(Debug)]
+struct PendingQuestion {
+    round: u64,
+    question: Question,
+    asker: Asker,
+    until: Instant,
+}
+
+impl PendingQuestions {
+    /// An empty queue, in which each client waits for at most `patience`.
+    pub(super) fn new(patience: Duration) -> Self {
+        Self { patience, round: 0, queue: VecDeque::new() }
+    }
+
+    /// The number of the next question.
+    pub(super) fn next_round(&mut self) -> u64 {
+        self.round += 1;
+        self.round
+    }
+
+    /// Adds a client that waits for the answer to the last question.
+    pub(super) fn wait(&mut self, question: Question, asker: &Asker) {
+        let until = Instant::now() + self.patience;
+        self.queue.push_back(PendingQuestion { round: self.round, question, asker: asker.clone(), until });
+    }
+
+    /// When the first client's wait ends.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.queue.front().map(|asked| asked.until)
+    }
+
+    /// Takes the clients whose question, of up to `round`, is answered, or that have waited too long.
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+        let is_ready = |asked: &PendingQuestion| asked.round <= round || asked.until <= now;
+        let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
+            std::mem::take(&mut self.queue).into_iter().partition(is_ready);
+        self.queue = waiting;
+        ready.into_iter().map(|asked| (asked.question, asked.asker)).collect()
+    }
 }

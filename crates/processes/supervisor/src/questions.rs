@@ -21,7 +21,7 @@ use serde_json::Value;
 use super::Supervisor;
 use super::controller::is_controlled;
 use super::question::{
-    ControllerAnswer, ExplainQuestion, OrderPurpose, Question, strange_answer, switch_down, to_json,
+    ControllerAnswer, ExplainQuestion, OrderPurpose, Question, strange_answer, switch_process_down, to_json,
 };
 use super::reports::Reports;
 
@@ -72,7 +72,7 @@ impl Supervisor {
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
         if !self.out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         // A flush is a change: the order may still be executed.
         if self.out.switch.deafness().is_some() && !matches!(question, Question::Flush(_)) {

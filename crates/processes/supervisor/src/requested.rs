@@ -22,7 +22,7 @@ use lasthop_api::port::{DeviceBackend, Name, PortBackend, PortCommon, PortSpec, 
 use lasthop_api::switches::SwitchSpec;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::ports::Ports;

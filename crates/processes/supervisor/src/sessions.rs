@@ -157,8 +157,9 @@ impl Sessions {
         }
     }
 
-    /// Handles the death of the switch: gives up sessions that may have killed it before.
-    pub(super) fn judge(&mut self, ports: &mut PortTable, store: &mut RecordStore) {
+    /// Handles the death of the switch process: keeps the sessions that the next process gets, and gives up those that may
+    /// have killed it twice.
+    pub(super) fn keep_survivors(&mut self, ports: &mut PortTable, store: &mut RecordStore) {
         // Orders are executed in this order.
         let next =
             self.saved.iter().find(|(_, saved_session)| saved_session.is_told()).map(|(number, _)| *number);

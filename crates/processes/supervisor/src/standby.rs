@@ -21,7 +21,7 @@ use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::Interest;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::ports::Ports;
 use super::saved_session::SessionVersion;
 use super::source::Source;
@@ -202,7 +202,7 @@ impl Standby {
     pub(super) fn end(&mut self, ports: &mut Ports) {
         self.due = None;
         if self.process.take().is_some() {
-            ports.counters.forget_next_books();
+            ports.counters.forget_next_memories();
         }
     }
 

@@ -51,8 +51,8 @@ impl Introduction {
     ) -> Self {
         let told = SuccessorConfig::new(&ports.table, switches);
         for (id, (order, port)) in (1..).zip(told.orders()) {
-            let book = port.and_then(|port| ports.counters.next_book(port)).map(Into::into);
-            let _ = successor.channel.send(&Request { id, order }, book);
+            let memory = port.and_then(|port| ports.counters.next_memory(port)).map(Into::into);
+            let _ = successor.channel.send(&Request { id, order }, memory);
         }
         let (mut known, mut turns_left) = (SessionVersions::new(), 0);
         if skills.prepares {

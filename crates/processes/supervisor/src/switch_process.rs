@@ -93,7 +93,7 @@ impl SwitchProcess {
     /// Not started yet.
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
-            process: RestartingChild::new(ChildRole::switch(settings), reaper),
+            process: RestartingChild::new(ChildRole::switch_process(settings), reaper),
             waiting: BTreeMap::new(),
             next_request: 0,
             liveness: Liveness::default(),

@@ -12,12 +12,11 @@ use lasthop_fd_store::{RecordKey, RecordStore};
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 
-use super::Supervisor;
-use super::outputs::Outputs;
 use super::port_table::PortTable;
-use super::question::{OrderPurpose, switch_down, to_json};
+use super::question::{OrderPurpose, switch_process_down, to_json};
 use super::reports::Reports;
 use super::switch_table::SwitchTable;
+use super::{Outputs, Supervisor};
 
 /// For a name that resembles no switch's.
 pub(super) const SEE_LIST: &str = "see the list: lasthop switch list";
@@ -33,7 +32,7 @@ impl SwitchTable {
             return Err(Fault::new(Kind::NameTaken, why));
         }
         if !out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         self.all.push(spec.clone());
         out.store.is_late(RecordKey::Head);
@@ -117,7 +116,7 @@ impl Supervisor {
             return to_json(&self.reports().describe_switch(&spec, &[])).map(Some);
         }
         if !self.out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         let order = Order::SetSwitch(spec.clone());
         self.out.switch.order(order, OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
@@ -139,7 +138,7 @@ impl Supervisor {
         self.out.store.is_late(RecordKey::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.out.switch.process.set_role(ChildRole::switch(&self.settings));
+            self.out.switch.process.set_role(ChildRole::switch_process(&self.settings));
         }
         info!("switch {}: {}", spec.name, spec.options_text());
         let Outputs { switch, poller, .. } = &mut self.out;

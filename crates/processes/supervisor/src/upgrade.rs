@@ -27,9 +27,9 @@ use lasthop_listeners::Asker;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
 
-use super::outputs::Outputs;
+use super::Outputs;
 use super::ports::Ports;
-use super::question::{OrderPurpose, switch_down};
+use super::question::{OrderPurpose, switch_process_down};
 use super::source::Source;
 use super::successor::{Introduction, Skills, Successor, send_know};
 use super::switch_table::SwitchTable;
@@ -149,7 +149,7 @@ impl Upgrades {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
         if !out.switch.process.is_up() {
-            return Err(switch_down());
+            return Err(switch_process_down());
         }
         let program = params.binary.map_or_else(own_path, Ok)?;
         check_program(&program)?;
@@ -404,7 +404,7 @@ impl Upgrades {
         let Upgrade { program, asker, step } = self.current.take()?;
         // First, since the old process's threads must still exist.
         out.switch.end_boost();
-        ports.counters.forget_next_books();
+        ports.counters.forget_next_memories();
         match step {
             Step::Preparing { .. } => {}
             Step::Resting { .. } => {

@@ -43,13 +43,18 @@ pub mod port;
 pub mod profile;
 pub mod readable;
 pub mod report;
-pub mod roles;
 pub mod rpc;
 pub mod rundir;
 pub mod sched;
 mod schema;
 pub mod settings;
 pub mod switches;
-pub mod tunnel_gro;
 pub mod upcalls;
 pub mod workers;
+
+/// The word by which `lasthop run` starts this binary as the switch process.
+pub const SWITCH_ROLE: &str = "switch-process";
+/// The word for the driver process.
+pub const DRIVER_ROLE: &str = "driver-process";
+/// The word for the controller process.
+pub const CONTROLLER_ROLE: &str = "controller-process";

@@ -3,6 +3,8 @@
 use std::str::FromStr;
 
 use clap::Args;
+use lasthop_runtime::fault::Fault;
+use lasthop_runtime::sandbox;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -12,11 +14,8 @@ use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::sched::ViewMode;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
-use crate::tunnel_gro::TunnelGro;
 use crate::upcalls::UpcallBounds;
 use crate::workers::Workers;
-use lasthop_runtime::fault::Fault;
-use lasthop_runtime::sandbox;
 
 /// Settings from the file or from flags. In a report, the settings of the running switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
@@ -207,5 +206,29 @@ impl SwitchSettings {
     /// The default switch.
     pub fn default_switch(&self) -> SwitchSpec {
         SwitchSpec::default_of(self.module.clone(), self.fdb_entries, self.controller, self.fail_mode)
+    }
+}
+
+/// Whether packets out of tunnels are joined on receipt (generic receive offload).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum TunnelGro {
+    /// Where the kernel coalesces datagrams.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+impl FromStr for TunnelGro {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(Fault::params(format!("tunnel-gro must be \"auto\" or \"off\", not \"{text}\""))),
+        }
     }
 }

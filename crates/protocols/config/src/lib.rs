@@ -39,10 +39,10 @@
 
 #![forbid(unsafe_code)]
 
+mod conflicts;
 mod mistakes;
 pub mod plan;
 mod schema;
-mod sense;
 
 pub use mistakes::Mistake;
 pub use schema::json_schema;
@@ -62,9 +62,8 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
-use lasthop_api::settings::{Settings, StandbyMode};
+use lasthop_api::settings::{Settings, StandbyMode, TunnelGro};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
-use lasthop_api::tunnel_gro::TunnelGro;
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
 use lasthop_runtime::fault::Fault;
@@ -272,7 +271,7 @@ fn distinct_ports(
             let line = line_of_key(text, line, key);
             Mistake::new(line..=line, fault.message)
         })?;
-        sense::check_port(&port, &distinct).map_err(|fault| Mistake::new(line..=line, fault.message))?;
+        conflicts::check_port(&port, &distinct).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         distinct.push(port);
     }
     Ok(distinct)
@@ -294,7 +293,7 @@ fn distinct_switches(text: &str, switches: Vec<Spanned<SwitchSpec>>) -> Result<V
     let mut distinct: Vec<SwitchSpec> = Vec::with_capacity(switches.len());
     for switch in switches {
         let line = line_of(text, switch.span().start);
-        sense::check_switch(switch.get_ref(), &distinct)
+        conflicts::check_switch(switch.get_ref(), &distinct)
             .map_err(|fault| Mistake::new(line..=line, fault.message))?;
         distinct.push(switch.into_inner());
     }

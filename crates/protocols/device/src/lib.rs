@@ -18,11 +18,11 @@
 
 mod counters;
 mod facts;
-mod host;
 
 pub use counters::{DeviceDropReason, DriverCounters, FrameCount};
-pub use facts::{Backend, DeviceFacts, OpenedDevice, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts};
-pub use host::{Host, host_tap};
+pub use facts::{
+    Backend, DeviceFacts, Host, OpenedDevice, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts, host_tap,
+};
 
 /// Bytes of the largest MTU with which a device can be used through XDP sockets: one frame fits a slot of their memory.
 pub const XDP_MTU_BYTES_MAX: u32 = 3822;

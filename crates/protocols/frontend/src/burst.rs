@@ -8,9 +8,8 @@ use lasthop_ring::{BufferAccess, Carousel, DriverRingError, Returned};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::HEADER_BYTES;
 
-use crate::eventfds::RingEventFds;
 use crate::memory::{GUEST_ADDR, Slots};
-use crate::sleep::{Deadline, sleep};
+use crate::notifications::{Deadline, RingEventFds, sleep};
 use crate::{Guest, GuestError, GuestOptions};
 
 /// Bytes of a buffer that are written or read if only headers are needed: one cache line, with the virtio-net header

@@ -13,12 +13,10 @@ use lasthop_vhost::message::InflightMessage;
 use lasthop_wire::vnet::Offload;
 use lasthop_wire::{PacketHash, hash};
 
-use crate::eventfds::RingEventFds;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
-use crate::memory::Layout;
-use crate::memory::Memory;
+use crate::memory::{Layout, Memory};
+use crate::notifications::{Deadline, RingEventFds, sleep};
 use crate::rx::{RxQueue, RxShape};
-use crate::sleep::{Deadline, sleep};
 use crate::tx::TxQueue;
 use crate::{DeviceConfig, GuestError, GuestOptions, ReceivedFrame};
 

@@ -1,4 +1,4 @@
-//! The vhost-user handshake of a front end: features, queues, memory, rings.
+//! The vhost-user handshake of a front end: features, the device's configuration, queues, memory, rings.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,9 +11,8 @@ use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use lasthop_wire::{hash, tunnel};
 
 use crate::GuestError;
-use crate::config::DeviceConfig;
-use crate::eventfds::RingEventFds;
 use crate::memory::{Memory, region_message};
+use crate::notifications::RingEventFds;
 use crate::options::FeatureRequest;
 
 /// ACKNOWLEDGE, DRIVER, DRIVER_OK, FEATURES_OK (virtio 1.2, 2.1).
@@ -143,4 +142,42 @@ pub(crate) fn enable_rings(
         front.set_status(STATUS_RUNNING)?;
     }
     Ok(())
+}
+
+/// The first fields of the device's configuration space (virtio 1.2, 5.1.4), little endian.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// The guest's address, valid with VIRTIO_NET_F_MAC.
+    pub mac: [u8; 6],
+    /// Bit 0: the link is up; valid with VIRTIO_NET_F_STATUS.
+    pub status: u16,
+    /// Number of queue pairs, valid with VIRTIO_NET_F_MQ.
+    pub queue_pairs: u16,
+    /// MTU in bytes, valid with VIRTIO_NET_F_MTU.
+    pub mtu: u16,
+}
+
+impl DeviceConfig {
+    /// Bytes of these fields.
+    pub const BYTES: usize = 12;
+
+    /// Reads the fields.
+    #[must_use]
+    pub fn parse(bytes: &[u8; Self::BYTES]) -> Self {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let [a, b, c, d, e, f, ..] = *bytes;
+        Self { mac: [a, b, c, d, e, f], status: half(6), queue_pairs: half(8), mtu: half(10) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_little_endian_in_order() {
+        let config = DeviceConfig::parse(&[2, 3, 4, 5, 6, 7, 1, 0, 4, 1, 0xdc, 5]);
+        let expected = DeviceConfig { mac: [2, 3, 4, 5, 6, 7], status: 1, queue_pairs: 0x104, mtu: 1500 };
+        assert_eq!(config, expected);
+    }
 }

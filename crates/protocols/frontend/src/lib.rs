@@ -28,25 +28,23 @@
 #![forbid(unsafe_code)]
 
 mod burst;
-mod config;
 mod error;
-mod eventfds;
 mod guest;
 mod handshake;
 mod listener;
 mod memory;
+mod notifications;
 mod options;
 mod rx;
-mod sleep;
 #[cfg(test)]
 mod tests;
 mod tx;
 mod vnic;
 
 pub use burst::{BurstGuest, ReadDepth, START_BYTES};
-pub use config::DeviceConfig;
 pub use error::GuestError;
 pub use guest::{Guest, GuestCounters};
+pub use handshake::DeviceConfig;
 pub use listener::GuestListener;
 pub use options::{ALL_FEATURES, GuestOptions, PARTS_MAX, QUEUE_PAIRS_MAX, SLOT_BYTES_MAX};
 pub use rx::ReceivedFrame;

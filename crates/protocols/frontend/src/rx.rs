@@ -4,8 +4,8 @@ use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{DriverRing, Used};
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
-use crate::eventfds::RingEventFds;
 use crate::memory::{PairSlots, Slots};
+use crate::notifications::RingEventFds;
 use crate::{GuestError, PARTS_MAX};
 
 /// Returned buffers that are published together: an index store for each would bounce the cache line.

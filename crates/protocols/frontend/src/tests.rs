@@ -3,9 +3,8 @@
 use lasthop_guestmem::Segment;
 use lasthop_ring::{DeviceRing, DriverRing, DriverRingError, RingMemory};
 
-use crate::eventfds::RingEventFds;
-use crate::memory::Layout;
-use crate::memory::Memory;
+use crate::memory::{Layout, Memory};
+use crate::notifications::RingEventFds;
 use crate::rx::{RxQueue, RxShape};
 use crate::{GuestError, GuestOptions};
 

@@ -5,8 +5,8 @@ use lasthop_ring::{DriverRing, write_table};
 use lasthop_wire::PacketHash;
 use lasthop_wire::vnet::{HEADER_BYTES, Offload};
 
-use crate::eventfds::RingEventFds;
 use crate::memory::{PairSlots, Slots};
+use crate::notifications::RingEventFds;
 use crate::{GuestError, PARTS_MAX};
 
 /// A transmit ring with its buffers.

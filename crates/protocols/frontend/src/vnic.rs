@@ -8,10 +8,9 @@ use lasthop_ring::{DriverRing, RING_ENTRIES_MAX, RingAddresses, RingMemory, Used
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 
-use crate::eventfds::RingEventFds;
 use crate::handshake::{Agreement, RingSetup, enable_rings, negotiate, share_memory, start_ring};
-use crate::memory::Memory;
-use crate::memory::{GUEST_ADDR, Plan};
+use crate::memory::{GUEST_ADDR, Memory, Plan};
+use crate::notifications::RingEventFds;
 use crate::options::FeatureRequest;
 use crate::{DeviceConfig, GuestError, QUEUE_PAIRS_MAX};
 

@@ -19,7 +19,6 @@
 
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 
-mod bounds;
 mod error;
 mod features;
 mod gate;

@@ -2,16 +2,18 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use lasthop_device::{Backend, DeviceFacts, OpenedDevice};
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::OpenError;
-use crate::bounds::SOCKET_BYTES;
 use crate::features::{FEATURES, UDP_FEATURES};
 use crate::link::{NetDevice, is_unknown};
 use crate::sys::{bind_to_device, filter_out, listen_to_all, option, set_option};
-use lasthop_device::{Backend, DeviceFacts, OpenedDevice};
+
+/// Bytes that a packet socket may hold in each direction: TCP's usual largest window.
+const SOCKET_BYTES: i32 = 8 << 20;
 
 const CAPABILITY: &str = "CAP_NET_RAW";
 

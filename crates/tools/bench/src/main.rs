@@ -11,7 +11,6 @@
 #![forbid(unsafe_code)]
 
 mod console;
-mod generate;
 mod options;
 
 use std::process::ExitCode;
@@ -41,10 +40,10 @@ fn main() -> ExitCode {
 
 fn start(options: &Options) -> Result<ExitCode> {
     if let Some(directory) = &options.man {
-        return generate::man(directory).map(|()| ExitCode::SUCCESS);
+        return options::write_man(directory).map(|()| ExitCode::SUCCESS);
     }
     if let Some(shell) = options.completions {
-        return generate::completions(shell).map(|()| ExitCode::SUCCESS);
+        return options::write_completions(shell).map(|()| ExitCode::SUCCESS);
     }
     measure(options)
 }

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line, and the files for packages that are made from it: manual page, shell completions.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -6,8 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use clap::{Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum};
 use lasthop_bench::{BackendSpec, BenchPlan, Cores, SocketRole, Suite, Workload};
+
+use crate::console::print;
 
 /// Limits of rounds and seconds.
 const ROUNDS_MAX: u32 = 1000;
@@ -171,6 +173,22 @@ impl Options {
 
 fn beside(own: &Path) -> PathBuf {
     own.with_file_name("lasthop")
+}
+
+const NAME: &str = "lasthop-bench";
+
+/// Writes the manual page into `directory`, which is created if missing.
+pub(crate) fn write_man(directory: &Path) -> Result<()> {
+    let made = std::fs::create_dir_all(directory)
+        .and_then(|()| clap_mangen::generate_to(Options::command(), directory));
+    made.with_context(|| format!("cannot write the manual page into \"{}\"", directory.display()))
+}
+
+/// Writes the completion script for a shell.
+pub(crate) fn write_completions(shell: clap_complete::Shell) -> Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Options::command(), NAME, &mut script);
+    print(&String::from_utf8_lossy(&script))
 }
 
 #[cfg(test)]

@@ -7,24 +7,23 @@
 //! ```
 #![allow(dead_code, unreachable_pub)] // each program uses its own part of this module
 
-mod flows;
-pub mod frames;
-mod nowhere;
-pub mod scenarios;
-#[path = "../../tests/support/mod.rs"]
-mod support;
-
 use std::sync::Arc;
 
+use frames::Frame;
 use lasthop_fabric::{Capabilities, Fabric, RingId};
 use lasthop_module_api::{Batch, Hashes, Header, Module, PortId, PortSettings, Verdicts};
 use lasthop_modules::{Bridge, BridgeSettings, Dummy, Switches};
 use lasthop_ring::write_table;
 use lasthop_wire::Offload;
-
-use frames::Frame;
-pub use support::everything;
 use support::{RX_BUFFERS, TestGuest, assert_conserved};
+
+mod flows;
+pub mod frames;
+pub mod scenarios;
+#[path = "../../tests/support/mod.rs"]
+mod support;
+
+pub use support::everything;
 
 /// Entries of every ring: QEMU's default.
 const RING_ENTRIES: u32 = 256;
@@ -246,7 +245,7 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
             Arc::new(module)
         }
         Decider::Tracked { is_translated } => Arc::new(flows::tracked_module(plan, is_translated)),
-        Decider::Nowhere { destinations, flood } => Arc::new(nowhere::Nowhere { destinations, flood }),
+        Decider::Nowhere { destinations, flood } => Arc::new(Nowhere { destinations, flood }),
     };
     // As in the product, which has no special case for one switch.
     let module: Arc<dyn Module> = Arc::new(Switches::new(module));
@@ -263,4 +262,36 @@ fn module(plan: &Plan) -> Arc<dyn Module> {
         );
     }
     module
+}
+
+/// The first of these ports.
+const NOWHERE_FIRST: u16 = 500;
+
+/// Sends each packet to one of `destinations` ports in turn, or to all of them.
+struct Nowhere {
+    pub destinations: u16,
+    pub flood: bool,
+}
+
+impl Module for Nowhere {
+    fn name(&self) -> &'static str {
+        "nowhere"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for packet in 0..batch.headers.len() {
+            if self.flood {
+                (0..self.destinations)
+                    .for_each(|number| verdicts.output(packet, PortId(NOWHERE_FIRST + number)));
+            } else {
+                verdicts.output(packet, PortId(NOWHERE_FIRST + packet as u16 % self.destinations));
+            }
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
 }

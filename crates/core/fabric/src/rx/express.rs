@@ -15,7 +15,7 @@ use crate::rx::receive_ring::RxQueue;
 use crate::stages::{Stages, WorkStage};
 
 /// The virtio-net header of a frame that needs no offload, in one buffer.
-pub(super) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
+pub(crate) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
 /// Buffers reserved for the first packets of a list.
 ///
@@ -160,7 +160,7 @@ fn reserve_all<'h, 'm, const NEAR: bool>(
 /// The part of the buffer at `head` that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
 /// only if this needs no function call.
 #[inline(always)]
-pub(super) fn reserve_one<'m, const NEAR: bool>(
+pub(crate) fn reserve_one<'m, const NEAR: bool>(
     ring: &DeviceRing,
     window: &mut Window<'m>,
     head: u16,
@@ -210,7 +210,7 @@ pub(crate) fn copied_from<'h>(
 
 /// Whether the sender left no offload to do.
 #[inline]
-pub(super) fn is_plain(offload: Offload) -> bool {
+pub(crate) fn is_plain(offload: Offload) -> bool {
     offload.flags | offload.gso_type == 0
 }
 
@@ -279,7 +279,7 @@ fn copy_any<'h>(
 
 /// Copies a frame into the buffer that it fills.
 #[inline(always)]
-pub(super) fn write(
+pub(crate) fn write(
     place: Place<'_>,
     (map, segment): (&MemoryMap, Segment),
     header: &Header,

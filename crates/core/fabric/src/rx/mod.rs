@@ -3,7 +3,6 @@
 pub(crate) mod deliver;
 pub(crate) mod express;
 pub(crate) mod lease;
-pub(crate) mod lone;
 pub(crate) mod receive_ring;
 pub(crate) mod receiver;
 pub(crate) mod reservation;

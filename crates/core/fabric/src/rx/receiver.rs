@@ -38,13 +38,13 @@ impl Receiver {
 /// All receive sides of a worker, and its follow-ups.
 #[derive(Debug)]
 pub(crate) struct Receivers {
-    pub(super) slots: Vec<Option<Box<Receiver>>>,
+    pub(crate) slots: Vec<Option<Box<Receiver>>>,
     /// Rings where packets of this worker wait, in no order.
     kept: Vec<RingId>,
     /// The time of the next follow-up of each ring in `kept`.
     kept_until_ns: Vec<u64>,
     pub(crate) leases: Leases,
-    pub(super) board: Arc<Board>,
+    pub(crate) board: Arc<Board>,
     /// Secret for the choice among a guest's receive queues, so that senders cannot select one.
     pub(crate) flow_key: u64,
 }

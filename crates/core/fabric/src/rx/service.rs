@@ -475,7 +475,7 @@ impl<'a, 't> Service<'a, 't> {
             self.tools.senders.give_back(Return { packet, to: self.place.id, outcome, delivered });
             return;
         }
-        let outcome = self.tools.senders.judge(packet, outcome);
+        let outcome = self.tools.senders.corrected(packet, outcome);
         self.received.enter(outcome, &delivered);
         let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
         self.tools.senders.settle_waiting(packet, attempt);
@@ -599,7 +599,7 @@ impl<'a, 't> Service<'a, 't> {
     /// Serves on after another worker queued packets or finished copying, unless yet another one has the claim: the
     /// holder serves those and all waiting packets.
     #[inline(never)]
-    pub(super) fn serve_queued(
+    pub(crate) fn serve_queued(
         place: &'a ReceiveRing,
         received: &'a mut Received,
         tools: &'a mut Tools<'t>,

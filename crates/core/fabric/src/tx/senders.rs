@@ -10,13 +10,13 @@ use crate::board::Board;
 use crate::bounds::{LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
 use crate::counters::HandoffCounters;
 use crate::frame::Source;
-use crate::meter::Metering;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
 use crate::stages::Stages;
 use crate::tap::Taps;
 use crate::tx::cost::Charge;
-use crate::tx::injected::InjectedFrames;
+use crate::tx::injected_counts::InjectedFrames;
+use crate::tx::meter::Metering;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
 

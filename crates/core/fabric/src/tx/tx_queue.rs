@@ -29,7 +29,7 @@ pub(crate) struct TxQueue {
     /// The ring is being stopped: no chains are taken.
     pub(crate) closed: bool,
     /// The module paused the ring: no chains are taken.
-    pub(crate) held: bool,
+    pub(crate) paused: bool,
     pub(crate) hint: u16,
     /// Further memory pieces of chains that are not charged yet.
     pub(crate) pieces: u64,
@@ -62,7 +62,7 @@ impl TxQueue {
     pub(crate) fn new(ring: DeviceRing) -> Self {
         let table = SideTable::new(ring.entries());
         let postponement = Postponement::new(ring.entries(), ring.postponed());
-        let (error, dirty, blocked, closed, held) = (None, false, false, false, false);
+        let (error, dirty, blocked, closed, paused) = (None, false, false, false, false);
         let nowhere = Wait { copies: 0, at: RingId { port: PortId::INTERNAL, queue: 0 } };
         let waits = ring.keeps_order().then(|| vec![nowhere; usize::from(ring.entries())].into());
         Self {
@@ -73,7 +73,7 @@ impl TxQueue {
             waiting: 0,
             blocked,
             closed,
-            held,
+            paused,
             hint: 0,
             pieces: 0,
             postponement,
@@ -91,7 +91,7 @@ impl TxQueue {
     /// Whether chains may be taken from the ring.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
-        self.error.is_none() && !self.closed && !self.held
+        self.error.is_none() && !self.closed && !self.paused
     }
 
     /// Whether a visit can take no chain until a waiting one is settled.
@@ -131,7 +131,7 @@ impl TxQueue {
         }
     }
 
-    /// Publishes all chains that may be used. Returns whether completed ones are held back.
+    /// Publishes all chains that may be used. Returns whether completed ones are paused back.
     #[inline(always)] // left to itself the compiler calls it
     pub(crate) fn publish(&mut self) -> bool {
         if self.ring.has_unpublished() {

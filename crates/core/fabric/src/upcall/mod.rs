@@ -4,7 +4,7 @@
 //!   verdicts: upcall ─ port has room and tokens? ── frame out of its sender's memory ── cut, summed ──> records of worker 0 ─┐
 //!                        └ no: dropped as no_flow                                                       records of worker 1 ─┤
 //!                                                                                                                            v
-//!     UpcallReader::pop  <── sparse first   <── one line for each port, but those held <── taken out as they come ───────────┘
+//!     UpcallReader::pop  <── sparse first   <── one line for each port, but paused ones <── taken out as they come ───────────┘
 //! ```
 //!
 //! A worker never waits for the control plane. A port's upcalls under way are bounded in packets and bytes over all
@@ -15,8 +15,7 @@
 //! upcall. Each segment counts as a packet. An upcall counts as delivered to the port `internal`, so that sums are
 //! conserved.
 
-pub(crate) mod line;
-mod turns;
+pub(crate) mod lines;
 
 use std::collections::TryReserveError;
 use std::fmt;
@@ -37,8 +36,7 @@ use crate::counters::Drops;
 use crate::frame::{Source, gather};
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
 use crate::side_table::SegmentBuffer;
-use crate::upcall::line::UpcallLine;
-use crate::upcall::turns::UpcallTurns;
+use crate::upcall::lines::{UpcallLine, UpcallTurns};
 
 /// Bytes of a record before its frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
@@ -284,13 +282,13 @@ impl UpcallReader {
     }
 
     /// Skips a line from now on, since the reader of its packets is behind.
-    pub fn hold(&mut self, held: UpcallLine) {
-        self.turns.hold(held);
+    pub fn pause(&mut self, paused: UpcallLine) {
+        self.turns.pause(paused);
     }
 
-    /// Ends the hold of a line.
-    pub fn release(&mut self, held: UpcallLine) {
-        self.turns.release(held);
+    /// Ends the pause of a line.
+    pub fn resume(&mut self, paused: UpcallLine) {
+        self.turns.resume(paused);
     }
 
     /// Whether the lines hold enough bytes that packets should wait in their rings.

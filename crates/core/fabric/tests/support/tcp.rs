@@ -37,7 +37,7 @@ fn partial_checksum(frame: &[u8], csum_start: usize) -> u16 {
 }
 
 /// Sequence number and payload of a frame. Asserts that its checksum is right, or completes it as the receiver would.
-pub fn judge(received: &Received) -> (u32, Vec<u8>) {
+pub fn check_tcp(received: &Received) -> (u32, Vec<u8>) {
     let mut frame = received.frame.clone();
     if received.offload.needs_csum() {
         let at = usize::from(received.offload.csum_start) + usize::from(received.offload.csum_offset);

@@ -11,7 +11,7 @@ use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdi
 use lasthop_ring::{DeviceRing, Ledger};
 use lasthop_wire::vnet::HEADER_BYTES;
 
-use crate::frames::{frame, judge};
+use crate::frames::{check_frame, frame};
 use crate::support::{TestGuest, memory};
 use crate::tags::{send, untagged};
 
@@ -442,7 +442,7 @@ impl ModelSwitch {
         while let Some(received) = self.pairs[pair].guest.receive() {
             let port = self.pairs[pair].guest.port;
             let plain = edit_for(port).map_or_else(|| received.clone(), |_| untagged(&received, port.0));
-            let (from, position) = judge(&plain);
+            let (from, position) = check_frame(&plain);
             let last = self.seen.insert((pair, from), position);
             assert!(last.is_none_or(|last| last < position), "{last:?} then {position:#x} from {from:?}");
             self.received += 1;

@@ -49,7 +49,7 @@ fn pseudo_header_sum(frame: &[u8]) -> u16 {
 }
 
 /// Sender and position of a received frame. Asserts that its bytes are right.
-pub(crate) fn judge(received: &Received) -> ([u8; 2], u32) {
+pub(crate) fn check_frame(received: &Received) -> ([u8; 2], u32) {
     let mut frame = received.frame.clone();
     if received.offload.needs_csum() {
         assert_eq!(frame[CSUM..CSUM + 2], pseudo_header_sum(&frame).to_be_bytes());

@@ -19,7 +19,6 @@ mod changed;
 mod configured;
 mod explain;
 mod flood;
-mod hash;
 mod learning;
 mod moves;
 mod ports;
@@ -42,8 +41,8 @@ use lasthop_module_api::{
     PortSettings, Reasons, Verdicts, Vid,
 };
 
-pub use hash::random_key;
 pub use stats::BridgeStats;
+pub use table::random_key;
 
 use configured::one_vlan;
 use flood::{Flooded, output_edited};
@@ -311,7 +310,7 @@ impl Module for Bridge {
     }
 
     fn port_added(&self, port: PortId, settings: &PortSettings) -> Result<(), String> {
-        crate::number::check(port, settings)?;
+        crate::check_number(port, settings)?;
         let mut control = self.control();
         if let Some(name) = control.names.get(&port) {
             return Err(format!(

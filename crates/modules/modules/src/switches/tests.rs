@@ -243,3 +243,14 @@ mod random {
         }
     }
 }
+
+#[test]
+fn nothing_leaves_a_port_in_no_switch() {
+    let mut lab = Lab::new(Unattached);
+    for port in [1, 2] {
+        lab.add(port).expect("a port");
+    }
+    for (from, source, destination) in [(1, 1, 2), (2, 2, 1), (1, 1, 2)] {
+        assert_eq!(lab.send(from, frame(source, destination)), Err(DropReason::NoDestination));
+    }
+}

@@ -107,13 +107,13 @@ proptest! {
         prop_assert_eq!(found.len(), 1);
         prop_assert_eq!(payload_of(&found[0].frame, is_ipv6), payload_of(&whole, is_ipv6));
         prop_assert_eq!(found[0].fragments as usize, pieces.len());
-        prop_assert_eq!(pool.held(), FragmentShare::default());
+        prop_assert_eq!(pool.queued(), FragmentShare::default());
         prop_assert!(pool.due_ms().is_none() && pool.shares.is_empty() && pool.of_source.is_empty());
     }
 
-    /// Any fragments at all: each is held, lost for a reason, or part of one packet, and bounds hold.
+    /// Any fragments at all: each is queued, lost for a reason, or part of one packet, and bounds hold.
     #[test]
-    fn every_fragment_is_held_lost_or_part_of_a_packet(
+    fn every_fragment_is_queued_lost_or_part_of_a_packet(
         sent in prop::collection::vec((0..4_u16, 0..3_u16, 0..40_usize, 6..30_usize, any::<bool>(), 0..3_u16), 1..400),
     ) {
         let share = |fragments| FragmentShare { fragments, bytes: fragments * 200 };
@@ -128,7 +128,7 @@ proptest! {
             pool.expire(now_ms, &mut lost);
             let done = pool.take(place, frame, now_ms, &mut lost);
             parts += done.map_or(0, |whole| whole.fragments);
-            prop_assert!(pool.held().fragments <= 40 && pool.held().bytes <= 8000);
+            prop_assert!(pool.queued().fragments <= 40 && pool.queued().bytes <= 8000);
             for source in 0..3 {
                 prop_assert!(pool.share(Holder::Source(1, source)).fragments <= 12);
             }
@@ -136,10 +136,10 @@ proptest! {
                 prop_assert!(pool.share(Holder::Zone(1, zone)).fragments <= 25);
             }
         }
-        let counted = lost.iter().map(|lost| lost.fragments).sum::<u32>() + parts + pool.held().fragments;
+        let counted = lost.iter().map(|lost| lost.fragments).sum::<u32>() + parts + pool.queued().fragments;
         prop_assert_eq!(counted as usize, sent.len());
         pool.expire(u64::MAX, &mut lost);
-        prop_assert_eq!(pool.held(), FragmentShare::default());
+        prop_assert_eq!(pool.queued(), FragmentShare::default());
         prop_assert!(pool.datagrams.is_empty() && pool.order.is_empty() && pool.shares.is_empty());
     }
 }
@@ -157,7 +157,7 @@ fn fragments_that_overlap_take_their_packet_with_them() {
         let shorter = packet(is_ipv6, 600);
         let frames = [piece(&whole, 1, (400, 800)), piece(&shorter, 1, (200, 600))];
         assert_eq!(taken(&mut pool, &frames).1, [(FragmentLoss::Overlap, 2)]);
-        assert_eq!(pool.held(), FragmentShare::default());
+        assert_eq!(pool.queued(), FragmentShare::default());
     }
 }
 

@@ -1,4 +1,4 @@
-//! Packets for which an action `ct` needs more than a worker has: fragments, held until their packet is complete, and
+//! Packets for which an action `ct` needs more than a worker has: fragments, queued until their packet is complete, and
 //! lines of FTP.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //!
 //! A packet whose helper has to read beyond the header image is tracked here, and continues behind `ct`.
 //!
-//! A fragment is copied out of its guest's memory like every upcall, within the same bounds of its port. So held
+//! A fragment is copied out of its guest's memory like every upcall, within the same bounds of its port. So queued
 //! fragments do not block a ring.
 
 use std::hash::{BuildHasher, RandomState};
@@ -30,7 +30,7 @@ use super::places::Places;
 /// Bytes of a packet in which its headers are looked for: as many as a worker has.
 const HEAD_BYTES: usize = lasthop_module_api::IMAGE_FETCH_BYTES;
 
-/// Held fragments.
+/// Queued fragments.
 #[derive(Debug, Default)]
 pub(super) struct Fragments {
     pool: FragmentPool,

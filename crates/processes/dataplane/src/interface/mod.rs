@@ -80,7 +80,7 @@ pub(super) struct Numbers {
 }
 
 /// An upcall that was taken from the queue.
-struct Held {
+struct TakenUpcall {
     upcall: DatapathUpcall,
     module: Arc<FlowModule>,
     /// The packet's port.
@@ -114,7 +114,7 @@ pub(super) struct Interface {
     /// Whether clients had their turn.
     is_served: bool,
     /// Upcalls for clients that have enough to read.
-    waiting: Waiting<Held>,
+    waiting: Waiting<TakenUpcall>,
     silence: ControllerSilence,
     returning: Returning,
     /// Whether clients wait for removed flows.
@@ -231,21 +231,21 @@ impl Interface {
         self.is_behind = false;
         let mut sparse_in_a_row = 0;
         for _ in 0..UPCALLS_PER_TURN {
-            let Some(held) = self.next(sparse_in_a_row >= SPARSE_IN_A_ROW, inside) else { return };
-            match held.traffic {
+            let Some(taken) = self.next(sparse_in_a_row >= SPARSE_IN_A_ROW, inside) else { return };
+            match taken.traffic {
                 Traffic::Sparse => sparse_in_a_row += 1,
-                Traffic::Busy if held.has_waited => sparse_in_a_row = 0,
+                Traffic::Busy if taken.has_waited => sparse_in_a_row = 0,
                 // It waits behind others first.
                 Traffic::Busy => {}
             }
-            self.hand_over(held, inside);
+            self.hand_over(taken, inside);
             self.now = Instant::now();
         }
         self.is_behind = true;
     }
 
     /// The next upcall: of a sparse line, or of a busy one if there is none, or if it is that one's turn.
-    fn next(&mut self, is_turn_of_busy: bool, inside: &mut Datapath) -> Option<Held> {
+    fn next(&mut self, is_turn_of_busy: bool, inside: &mut Datapath) -> Option<TakenUpcall> {
         let first = if is_turn_of_busy { self.take_waiting(Traffic::Busy) } else { None };
         first
             .or_else(|| self.take_waiting(Traffic::Sparse))
@@ -253,41 +253,41 @@ impl Interface {
             .or_else(|| self.take_waiting(Traffic::Busy))
     }
 
-    fn take_waiting(&mut self, traffic: Traffic) -> Option<Held> {
+    fn take_waiting(&mut self, traffic: Traffic) -> Option<TakenUpcall> {
         let (server, places, now) = (self.connections.server(), &self.places, self.now);
-        let held = self.waiting.take(traffic, |audience| reader_in(server, places, audience, now))?;
-        Some(Held { has_waited: true, ..held })
+        let taken = self.waiting.take(traffic, |audience| reader_in(server, places, audience, now))?;
+        Some(TakenUpcall { has_waited: true, ..taken })
     }
 
     /// The client that an upcall is for.
-    fn reader_of(&self, held: &Held) -> Option<Reader> {
-        let reader = self.connections.server().reader_of(&held.upcall)?;
-        Some(self.places.reader(reader, held.traffic, self.now))
+    fn reader_of(&self, taken: &TakenUpcall) -> Option<Reader> {
+        let reader = self.connections.server().reader_of(&taken.upcall)?;
+        Some(self.places.reader(reader, taken.traffic, self.now))
     }
 
     /// Delivers an upcall, unless its client has enough to read: then it waits, and its line with it. One of a busy line
     /// waits in any case, until there is none of a sparse one.
-    fn hand_over(&mut self, held: Held, inside: &mut Datapath) {
-        let mut reader = self.reader_of(&held);
+    fn hand_over(&mut self, taken: TakenUpcall, inside: &mut Datapath) {
+        let mut reader = self.reader_of(&taken);
         if reader.is_some_and(|reader| reader.is_busy) {
             // It may have room for the batch so far.
             self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
-            reader = self.reader_of(&held);
+            reader = self.reader_of(&taken);
         }
-        let (traffic, has_waited) = (held.traffic, held.has_waited);
+        let (traffic, has_waited) = (taken.traffic, taken.has_waited);
         let is_early = traffic == Traffic::Busy && !has_waited;
         let slow = reader.filter(|reader| is_early || self.waiting.is_waited_for(*reader, traffic));
         if let Some(upcalls) = &mut self.upcalls {
-            upcalls.hold(held.line, slow.is_some());
+            upcalls.set_paused(taken.line, slow.is_some());
         }
         if let Some(reader) = slow {
-            return self.waiting.hold(held, (reader, traffic), has_waited);
+            return self.waiting.add(taken, (reader, traffic), has_waited);
         }
-        let (hash, port) = (held.upcall.message.hash, asking_port(&held.upcall));
+        let (hash, port) = (taken.upcall.message.hash, asking_port(&taken.upcall));
         let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
-        if self.connections.upcall(held.upcall, &mut adapter) == Upcalled::Lost {
-            held.module.settle(held.ticket);
-            inside.engine().upcalls_lost(held.port, 1);
+        if self.connections.upcall(taken.upcall, &mut adapter) == Upcalled::Lost {
+            taken.module.settle(taken.ticket);
+            inside.engine().upcalls_lost(taken.port, 1);
         } else if reader.is_some_and(|reader| self.places.controllers.contains(&reader.client)) {
             self.places.to_answer.asked(hash, (port, traffic), self.now);
         }
@@ -296,7 +296,7 @@ impl Interface {
 
     /// The next upcall of an existing datapath out of the lines. Upcalls of other datapaths, and of forgotten actions, are
     /// dropped for a named reason.
-    fn pop(&mut self, inside: &mut Datapath) -> Option<Held> {
+    fn pop(&mut self, inside: &mut Datapath) -> Option<TakenUpcall> {
         let upcalls = self.upcalls.as_mut()?;
         let mut fragments_left = FRAGMENTS_PER_PACKET;
         while let Some(record) = upcalls.pop(&mut self.frame) {
@@ -314,7 +314,7 @@ impl Interface {
             if let Some((upcall, module)) = self.places.upcall(&record, &mut self.frame) {
                 let (port, ticket, line) = (record.port, record.ticket, record.line());
                 let traffic = self.places.to_answer.traffic(asking_port(&upcall), record.is_sparse);
-                return Some(Held { upcall, module, port, ticket, line, traffic, has_waited: false });
+                return Some(TakenUpcall { upcall, module, port, ticket, line, traffic, has_waited: false });
             }
             // Its ticket is not valid: its flow table is gone, or no packet waits for this one.
             inside.engine().upcalls_lost(record.port, 1);

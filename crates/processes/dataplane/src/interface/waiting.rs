@@ -1,10 +1,10 @@
-//! Upcalls for clients that have enough to read: one from each line, which is held meanwhile. Those of sparse lines do not
+//! Upcalls for clients that have enough to read: one from each line, which is paused meanwhile. Those of sparse lines do not
 //! wait behind those of busy ones.
 //!
 //! ```text
 //!   lines ── next upcall ──> does its client have enough to read? ── no ──> the client
 //!     ^                          │ yes                                   ^
-//!     └── its line is held <── waits, behind others for that client ─────┘ when the client has read, is gone, or is given up
+//!     └── its line is paused <── waits, behind others for that client ─────┘ when the client has read, is gone, or is given up
 //! ```
 //!
 //! So a client that does not read delays its own upcalls only. After a while without a read, or once all room is taken,
@@ -26,7 +26,7 @@ const GRACE: Duration = Duration::from_millis(50);
 
 /// Upcalls that wait for one client, of sparse lines or of busy ones.
 struct Slow<T> {
-    held: VecDeque<T>,
+    queue: VecDeque<T>,
     /// When it last read, and how much it had read by then.
     since: Instant,
     taken: u64,
@@ -64,17 +64,17 @@ impl<T> Waiting<T> {
     }
 
     /// Adds an upcall behind others of its kind for its client, or in front if it has waited before.
-    pub(super) fn hold(
+    pub(super) fn add(
         &mut self,
-        held: T,
+        upcall: T,
         (Reader { client, taken, .. }, traffic): (Reader, Traffic),
         has_waited: bool,
     ) {
-        let fresh = || Slow { held: VecDeque::new(), since: Instant::now(), taken, is_last_chance: false };
+        let fresh = || Slow { queue: VecDeque::new(), since: Instant::now(), taken, is_last_chance: false };
         let slow = self.slow.entry((client, traffic)).or_insert_with(fresh);
         match has_waited {
-            true => slow.held.push_front(held),
-            false => slow.held.push_back(held),
+            true => slow.queue.push_front(upcall),
+            false => slow.queue.push_back(upcall),
         }
     }
 
@@ -106,11 +106,11 @@ impl<T> Waiting<T> {
         };
         let audience = *self.slow.keys().find(|audience| is_ready(audience))?;
         let slow = self.slow.get_mut(&audience)?;
-        let held = slow.held.pop_front();
-        if slow.held.is_empty() {
+        let upcall = slow.queue.pop_front();
+        if slow.queue.is_empty() {
             self.slow.remove(&audience);
         }
-        held
+        upcall
     }
 
     /// Whether a client was given up.
@@ -121,7 +121,7 @@ impl<T> Waiting<T> {
     /// Gives up the client with most waiting upcalls, since there is no room for more.
     pub(super) fn give_up_slowest(&mut self) {
         let waited_for = self.slow.iter().filter(|(client, _)| !self.stalled.contains(client));
-        self.stalled.extend(waited_for.max_by_key(|(_, slow)| slow.held.len()).map(|(client, _)| *client));
+        self.stalled.extend(waited_for.max_by_key(|(_, slow)| slow.queue.len()).map(|(client, _)| *client));
     }
 
     /// The time at which the next client is given up.
@@ -148,7 +148,7 @@ mod tests {
 
     fn holding(count: usize) -> (Waiting<usize>, Instant) {
         let mut waiting = Waiting::default();
-        (0..count).for_each(|number| waiting.hold(number, (busy(A), SPARSE), false));
+        (0..count).for_each(|number| waiting.add(number, (busy(A), SPARSE), false));
         let since = waiting.slow.get(&(A, SPARSE)).map(|slow| slow.since);
         (waiting, since.expect("it waits"))
     }
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(waiting.take(SPARSE, everybody), None);
         assert!(waiting.is_waited_for(busy(A), SPARSE));
         assert!(!waiting.is_waited_for(Reader { is_busy: false, ..busy(B) }, SPARSE), "others read");
-        waiting.hold(7, (busy(B), SPARSE), false);
+        waiting.add(7, (busy(B), SPARSE), false);
         let has_read = |(client, _)| Some(Reader { is_busy: client == A, ..busy(client) });
         assert_eq!((waiting.take(SPARSE, has_read), waiting.take(SPARSE, has_read)), (Some(7), None));
         assert!(!waiting.is_empty());
@@ -169,9 +169,9 @@ mod tests {
     #[test]
     fn upcalls_of_sparse_lines_do_not_wait_behind_those_of_busy_ones() {
         let mut waiting = Waiting::default();
-        waiting.hold(1, (busy(A), Traffic::Busy), false);
-        waiting.hold(2, (busy(A), Traffic::Busy), false);
-        waiting.hold(3, (busy(A), SPARSE), false);
+        waiting.add(1, (busy(A), Traffic::Busy), false);
+        waiting.add(2, (busy(A), Traffic::Busy), false);
+        waiting.add(3, (busy(A), SPARSE), false);
         let has_room = |(client, traffic)| Some(Reader { is_busy: traffic != SPARSE, ..busy(client) });
         assert_eq!(waiting.take(Traffic::Busy, has_room), None);
         assert_eq!(waiting.take(SPARSE, has_room), Some(3));
@@ -195,7 +195,7 @@ mod tests {
         waiting.look(takes(1), nearly + READ_PATIENCE + GRACE);
         assert!(waiting.is_given_up(A) && !waiting.is_waited_for(busy(A), SPARSE));
         assert_eq!(waiting.take(SPARSE, takes(1)), Some(0), "it loses its own from now on");
-        waiting.hold(0, (busy(A), SPARSE), true);
+        waiting.add(0, (busy(A), SPARSE), true);
         assert_eq!([(); 3].map(|()| waiting.take(SPARSE, takes(1))), [Some(0), Some(1), None]);
         assert!(waiting.is_empty() && waiting.due().is_none());
         waiting.look(|(client, _)| Some(Reader { is_busy: false, ..busy(client) }), over);
@@ -212,7 +212,7 @@ mod tests {
     #[test]
     fn without_room_the_one_with_most_lines_is_given_up_first() {
         let (mut waiting, now) = holding(2);
-        waiting.hold(9, (busy(B), SPARSE), false);
+        waiting.add(9, (busy(B), SPARSE), false);
         waiting.give_up_slowest();
         waiting.look(everybody, now);
         let given_up = |waiting: &Waiting<usize>| [A, B].map(|client| waiting.is_given_up(client));

@@ -43,7 +43,7 @@ pub(super) struct Sessions {
     /// Threads that start when packets pass: guests need not wait for that.
     waiting: Vec<SessionThread>,
     reports: Arc<Reports>,
-    hold: Arc<Hold>,
+    stage: Arc<SharedStage>,
     watch: Arc<HangWatch>,
     /// By port: front ends' descriptors that are not closed yet.
     arrears: BTreeMap<String, PendingCloses>,
@@ -93,18 +93,18 @@ pub(super) enum Stage {
     /// Only sessions in the middle of something are served, until they are at rest.
     Calming,
     /// No session is served.
-    Held,
+    AtRest,
 }
 
 /// The stage of all sessions.
-struct Hold(AtomicU8);
+struct SharedStage(AtomicU8);
 
-impl Hold {
-    fn stage(&self) -> Stage {
+impl SharedStage {
+    fn get(&self) -> Stage {
         match self.0.load(Ordering::SeqCst) {
             0 => Stage::Serving,
             1 => Stage::Calming,
-            _ => Stage::Held,
+            _ => Stage::AtRest,
         }
     }
 }
@@ -115,7 +115,7 @@ impl Sessions {
             guests: BTreeMap::new(),
             waiting: Vec::new(),
             reports,
-            hold: Arc::new(Hold(AtomicU8::new(0))),
+            stage: Arc::new(SharedStage(AtomicU8::new(0))),
             watch,
             arrears: BTreeMap::new(),
             allowances: BTreeMap::new(),
@@ -177,8 +177,8 @@ impl Sessions {
             allowance,
         });
         let turns = self.watch.watch(Some(port.clone()));
-        let (reports, hold) = (Arc::clone(&self.reports), Arc::clone(&self.hold));
-        let company = Company { reports, hold, turns, over: end };
+        let (reports, stage) = (Arc::clone(&self.reports), Arc::clone(&self.stage));
+        let company = Company { reports, stage, turns, over: end };
         let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), over };
         self.waiting.push(SessionThread::new((port, attachment), shared, socket, company));
         self.guests.insert(attachment, guest);
@@ -208,7 +208,7 @@ impl Sessions {
 
     /// Sets whether sessions are served. Sessions that are being served finish their turn.
     pub(super) fn set_stage(&mut self, stage: Stage) {
-        self.hold.0.store(stage as u8, Ordering::SeqCst);
+        self.stage.0.store(stage as u8, Ordering::SeqCst);
         if stage == Stage::Serving {
             self.guests.values().filter_map(|guest| guest.shared.upgrade()).for_each(|shared| shared.ring());
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   waits for:  its front end ── a turn: messages, rings, memory ── update ──> the supervisor ── rests
-//!               its doorbell ── link, end, hold, from the main thread
+//!               its doorbell ── link, end, rest, from the main thread
 //!               room for an update that is not sent: until then the front end is not served
 //!               the end of a pause, if it took too much time
 //!               closes of its descriptors, if too many are pending
@@ -26,7 +26,7 @@ use lasthop_runtime::hangs::Turns;
 use lasthop_runtime::poller::timespec;
 
 use super::super::reports::{Flushed, Reports};
-use super::{Hold, Shared, Stage};
+use super::{Shared, SharedStage, Stage};
 
 /// Factor by which a slow write is charged: no other thread gets the CPU meanwhile, not even a worker.
 const SLOW_WRITE_SHARE: u32 = 20;
@@ -63,7 +63,7 @@ pub(super) struct SessionThread {
     pub(super) attachment: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) reports: Arc<Reports>,
-    pub(super) hold: Arc<Hold>,
+    pub(super) stage: Arc<SharedStage>,
     pub(super) turns: Arc<Turns>,
     socket: Arc<ForeignFd>,
     news: News,
@@ -80,7 +80,7 @@ pub(super) struct SessionThread {
 /// The further parts of a thread.
 pub(super) struct Company {
     pub(super) reports: Arc<Reports>,
-    pub(super) hold: Arc<Hold>,
+    pub(super) stage: Arc<SharedStage>,
     pub(super) turns: Arc<Turns>,
     pub(super) over: Sender<Infallible>,
 }
@@ -90,7 +90,7 @@ impl SessionThread {
         (port, attachment): (String, u64),
         shared: Arc<Shared>,
         socket: Arc<ForeignFd>,
-        Company { reports, hold, turns, over }: Company,
+        Company { reports, stage, turns, over }: Company,
     ) -> Self {
         let link_told = shared.is_link_up.load(Ordering::SeqCst);
         let (news, refused, gives_way) = (News::Delivered, None, false);
@@ -99,7 +99,7 @@ impl SessionThread {
             attachment,
             shared,
             reports,
-            hold,
+            stage,
             turns,
             socket,
             news,
@@ -178,10 +178,10 @@ impl SessionThread {
 
     /// Whether the session may be served in the present stage.
     fn is_let(&self) -> bool {
-        match self.hold.stage() {
+        match self.stage.get() {
             Stage::Serving => true,
             Stage::Calming => !self.shared.is_resting.load(Ordering::SeqCst),
-            Stage::Held => false,
+            Stage::AtRest => false,
         }
     }
 

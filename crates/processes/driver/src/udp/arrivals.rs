@@ -62,7 +62,7 @@ impl Buffers {
         }
     }
 
-    fn hold(&mut self, run: BufferRun) {
+    fn add_user(&mut self, run: BufferRun) {
         self.each(run, |users| {
             *users += 1;
             false
@@ -298,7 +298,7 @@ impl Arrivals {
         }
         write_at(pair, whole[0].0, &header)?;
         if lend(pair, &whole, run) {
-            self.buffers.hold(run);
+            self.buffers.add_user(run);
             counters.to_switch.count(outgoing.len_bytes as usize);
         } else {
             debug_assert!(false, "room() sees to it");

@@ -8,7 +8,6 @@
 //! `sys` maps rings, `rings` has their index arithmetic, `socket` binds, `frames` knows the holder of each frame,
 //! `umem` exchanges frames with the kernel, and `queue` connects that with the vNIC.
 
-mod entry;
 mod frames;
 mod partial;
 mod queue;

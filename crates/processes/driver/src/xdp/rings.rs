@@ -1,4 +1,4 @@
-//! The index arithmetic of an AF_XDP socket's four rings.
+//! The entries of an AF_XDP socket's four rings, and their index arithmetic.
 //!
 //! ```text
 //!                     released v           v next           v producer (the kernel's store, read with acquire)
@@ -14,8 +14,33 @@
 
 use thiserror::Error;
 
-use super::entry::Entry;
 use super::sys::RingMemory;
+
+/// Entries of the largest ring here.
+pub(super) const RING_ENTRIES_MAX: u32 = 1 << 16;
+/// The entries of a ring; any bytes are a valid value.
+pub(super) trait Entry: Copy + private::Sealed {}
+
+mod private {
+    /// Types for which any bytes are a valid value, and which have no padding.
+    pub(in super::super) trait Sealed {}
+    impl Sealed for u64 {}
+    impl Sealed for super::Frame {}
+}
+
+/// A frame in the receive or transmit ring: `struct xdp_desc` (linux/if_xdp.h).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Frame {
+    /// Offset in the UMEM.
+    pub(super) addr: u64,
+    pub(super) len_bytes: u32,
+    /// XDP_PKT_CONTD: the frame continues in the next entry.
+    pub(super) options: u32,
+}
+
+impl Entry for u64 {}
+impl Entry for Frame {}
 
 /// The kernel wants to be woken for this ring (XDP_RING_NEED_WAKEUP, linux/if_xdp.h).
 const NEED_WAKEUP: u32 = 1;
@@ -138,7 +163,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::entry::Frame;
+    use super::super::rings::Frame;
     use super::*;
 
     fn file() -> OwnedFd {

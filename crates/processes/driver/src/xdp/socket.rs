@@ -9,8 +9,7 @@ use rustix::net::xdp::{
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
-use super::entry::{Entry, Frame};
-use super::rings::{Consumer, Producer};
+use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
 use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 

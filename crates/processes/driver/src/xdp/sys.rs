@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
 
-use super::entry::{Entry, RING_ENTRIES_MAX};
+use super::rings::{Entry, RING_ENTRIES_MAX};
 
 /// More bytes than the kernel puts before a ring's entries.
 const LEAD_BYTES_MAX: u64 = 1 << 16;

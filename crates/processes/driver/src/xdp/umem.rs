@@ -5,9 +5,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::entry::Frame;
 use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
-use super::rings::Broken;
+use super::rings::{Broken, Frame};
 use super::socket::{Rings, XdpBinding};
 use crate::QueueError;
 use crate::bounds::XDP_WAKES_MAX;

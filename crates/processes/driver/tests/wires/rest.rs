@@ -9,7 +9,7 @@ use crate::support::eventually;
 use crate::talk::stream;
 
 /// Context switches of a thread: it slept and was woken, or lost its core.
-fn switches(thread_id: i32) -> Vec<String> {
+fn context_switches(thread_id: i32) -> Vec<String> {
     let status = std::fs::read_to_string(format!("/proc/self/task/{thread_id}/status")).unwrap();
     let lines = status.lines().filter(|line| line.contains("ctxt_switches"));
     lines.map(str::to_owned).collect()
@@ -29,9 +29,9 @@ fn an_idle_driver_makes_no_system_call() {
     }
     let thread_id = lab.driver.stats().unwrap().threads[0].thread_id;
     let rested = || {
-        let before = switches(thread_id);
+        let before = context_switches(thread_id);
         std::thread::sleep(Duration::from_secs(1));
-        before == switches(thread_id)
+        before == context_switches(thread_id)
     };
     eventually("a second without a system call", rested);
     // It was asleep, not gone.

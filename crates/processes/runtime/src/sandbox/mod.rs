@@ -21,11 +21,10 @@
 //! ```
 
 mod calls;
-mod capabilities;
 mod landlock;
 mod layer;
-mod limits;
 mod namespaces;
+mod privileges;
 mod seccomp;
 mod sys;
 #[cfg(test)]
@@ -121,9 +120,9 @@ pub fn enter<M: Serialize>(
     let names = if role == ProcessRole::Switch { namespaces::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
     layers.push(Layer::new("empty root", namespaces::empty_root(&layers)));
-    layers.push(Layer::new("limits", limits::lower(role)));
-    layers.push(Layer::new("capabilities", capabilities::drop_all()));
-    layers.push(Layer::new("no new privileges", capabilities::renounce_new()));
+    layers.push(Layer::new("limits", privileges::lower_limits(role)));
+    layers.push(Layer::new("capabilities", privileges::drop_all()));
+    layers.push(Layer::new("no new privileges", privileges::renounce_new()));
     layers.push(Layer::new("landlock", landlock::restrict()));
     let told = seccomp::tell(kept.channel, tell);
     let calls = told.and_then(|()| seccomp::restrict(role, names.as_ref().map(AsFd::as_fd)));

@@ -14,7 +14,6 @@ pub mod change;
 mod features;
 mod keys;
 pub mod limits;
-mod link_state;
 mod memory;
 mod name;
 mod parse;
@@ -29,14 +28,13 @@ pub use features::{FeatureSet, describe as describe_features};
 pub use keys::{KeyFault, PortKeys};
 pub(crate) use limits::check_mac;
 pub(crate) use limits::mac as mac_text;
-pub use link_state::LinkState;
 pub use memory::MemoryMax;
 pub use name::Name;
 pub use parse::{host_port, uplink, vnic};
 pub use vcpus::Vcpus;
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 pub use vnic_form::{VnicForm, in_vnic_form};
-pub use words::{BackendChoice, BackendKind, HostAccess, Leads, VnicMode};
+pub use words::{BackendChoice, BackendKind, HostAccess, Leads, LinkState, VnicMode};
 
 use std::path::{Path, PathBuf};
 

@@ -4,11 +4,11 @@ use std::fmt;
 use std::str::FromStr;
 
 use lasthop_module_api::PortKind;
+use lasthop_runtime::fault::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::names;
-use lasthop_runtime::fault::Fault;
 
 /// The other end of a port, as the key `backend` has it: for a device also how packets get to and from it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -230,6 +230,47 @@ impl TryFrom<String> for HostAccess {
 impl fmt::Display for BackendChoice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// The administrative state of a vnic (IF-MIB, RFC 2863: ifAdminStatus).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase", try_from = "String")]
+#[schemars(inline, !try_from)]
+pub enum LinkState {
+    /// Packets pass.
+    #[default]
+    Up,
+    /// Frames from the guest and to it are dropped as `link_down`.
+    Down,
+}
+
+impl LinkState {
+    pub fn is_up(self) -> bool {
+        self == Self::Up
+    }
+}
+
+impl FromStr for LinkState {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "up" => Ok(Self::Up),
+            "down" => Ok(Self::Down),
+            _ => {
+                let hint = names::hint(text, ["up", "down"]);
+                Err(Fault::params(format!("link={text} is unknown; use link=up or link=down{hint}")))
+            }
+        }
+    }
+}
+
+impl TryFrom<String> for LinkState {
+    type Error = Fault;
+
+    fn try_from(text: String) -> Result<Self, Fault> {
+        text.parse()
     }
 }
 

@@ -6,8 +6,8 @@ use crate::modules::{FLOW, FdbEntries, ModuleName};
 use crate::options::options;
 use lasthop_runtime::fault::Fault;
 
-use super::parse::unknown;
 use super::{ControllerKind, FailMode, SwitchName, SwitchSpec};
+use crate::switches::unknown;
 
 /// The name of the switch, and the keys to change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

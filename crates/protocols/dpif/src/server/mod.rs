@@ -26,15 +26,14 @@ mod private;
 mod removals;
 mod request;
 mod state;
-mod upcall;
 mod vports;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use crate::datapath::PeerId;
 pub use families::Family;
+pub use packets::{DatapathUpcall, Reader, UpcallKind, Upcalled};
 pub use state::DatapathRecord;
-pub use upcall::{DatapathUpcall, Reader, UpcallKind, Upcalled};
 
 use crate::bounds::{DUMP_MESSAGES, FLUSH_MESSAGES, QUEUED_BYTES_MAX};
 use crate::datapath::{Datapath, DatapathId, Port, RemovalId};
@@ -48,8 +47,7 @@ use dump::Dump;
 use peer::{Flush, Peer, Removal};
 use request::{Outcome, Request, RequestDatagram};
 use state::State;
-use vports::Parked;
-use vports::PortNews;
+use vports::{Parked, PortNews};
 
 /// Smaller types are netlink's own, and no requests.
 const TYPE_MIN: u16 = 0x10;

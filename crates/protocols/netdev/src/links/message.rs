@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::netlink::attributes::{aligned, find, put};
+use crate::netlink::message::{aligned, find, put};
 
 /// Length, kind, flags, number, port (linux/netlink.h, `struct nlmsghdr`).
 const HEAD_BYTES: usize = 16;

@@ -3,8 +3,7 @@
 use rustix::io::Errno;
 use rustix::net::netlink;
 
-use super::attributes::{NESTED, attributes, find, put, text};
-use super::message::{Netlink, u16_at, u32_at, u64_at};
+use super::message::{NESTED, Netlink, attributes, find, put, text, u16_at, u32_at, u64_at};
 
 /// Bytes of `struct genlmsghdr`.
 const HEADER_BYTES: usize = 4;

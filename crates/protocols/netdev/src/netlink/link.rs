@@ -2,8 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::attributes::{find, put, text};
-use super::message::{Netlink, u32_at};
+use super::message::{Netlink, find, put, text, u32_at};
 
 /// `RTM_GETLINK` (linux/rtnetlink.h).
 const GET_LINK: u16 = 18;

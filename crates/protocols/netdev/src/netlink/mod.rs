@@ -3,10 +3,9 @@
 //!
 //! One request, one answer; this module does not watch for changes.
 
-pub(crate) mod attributes;
 mod generic;
 mod link;
-mod message;
+pub(crate) mod message;
 mod namespace;
 
 pub(crate) use generic::{channels, has_zero_copy, takes_tags_out};

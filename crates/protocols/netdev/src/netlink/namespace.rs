@@ -5,8 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::fs::{Mode, OFlags, fstat, open};
 use rustix::io::Errno;
 
-use super::attributes::{find, put};
-use super::message::{Netlink, u32_at};
+use super::message::{Netlink, find, put, u32_at};
 use crate::sys::tap_namespace;
 
 /// `RTM_NEWNSID`, `RTM_GETNSID` (linux/rtnetlink.h).

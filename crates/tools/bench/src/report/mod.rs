@@ -10,10 +10,9 @@
 //! ```
 
 mod caption;
-mod card;
 mod comparison;
+mod data;
 mod figures;
-mod json;
 mod markdown;
 mod marks;
 mod panel;
@@ -22,7 +21,6 @@ mod scale;
 mod spread;
 mod svg;
 mod text;
-mod tsv;
 
 #[cfg(test)]
 mod tests;
@@ -30,13 +28,12 @@ mod tests;
 use lasthop_chart as canvas;
 
 pub use comparison::{Cell, Comparison, LIMIT_BACKEND, NULL_BACKEND, Role, Row};
-pub use json::json;
+pub use data::{json, tsv};
 pub use markdown::markdown;
 pub use round_trips::svg_round_trips;
 pub use spread::{Ratio, Spread};
 pub use svg::{Heading, svg};
 pub use text::table;
-pub use tsv::tsv;
 
 /// The text of a report without samples.
 const NOTHING: &str = "Nothing was measured.";

@@ -1,10 +1,9 @@
 use super::canvas::{Anchor, Canvas, Font, colour};
 use super::caption::{details, headline};
-use super::card::{Card, INNER_WIDTH_PX, MARGIN_PX};
 use super::comparison::{Cell, Comparison, Role, Row};
 use super::figures::{figure, place_in_words};
 use super::scale::Logarithmic;
-use super::svg::Heading;
+use super::svg::{Card, Heading, INNER_WIDTH_PX, MARGIN_PX};
 use crate::sample::RoundTrip;
 
 const HEADLINE: Font = Font::new(15.0, colour::INK).bold();

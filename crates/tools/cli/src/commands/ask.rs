@@ -5,21 +5,24 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use lasthop_api::facts::Facts;
+use lasthop_api::fdb::{Flush, StaticEntry};
+use lasthop_api::port::Name;
+use lasthop_api::report::{
+    FdbReport, FlushReport, StatsReport, SwitchList, SwitchReport, VersionReport, VlansReport, WorkersReport,
+};
+use lasthop_api::sched::{PolicyChange, SchedReport, SchedTrace};
+use lasthop_api::switches::SwitchChange;
+use lasthop_runtime::fault::{Fault, Kind};
+use lasthop_supervisor::upgraded_text;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::client::{self, ask, ask_within};
+use super::pattern::Pattern;
+use super::{FdbCommand, SchedCommand, SwitchCommand};
 use crate::doctor::{self, Diagnosis, Scope};
 use crate::output::{print, print_json};
 use crate::show;
-use lasthop_api::fdb::{Flush, StaticEntry};
-use lasthop_api::port::Name;
-use lasthop_api::report::{FdbReport, FlushReport, StatsReport, VersionReport, VlansReport, WorkersReport};
-use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_supervisor::upgraded_text;
-
-use super::FdbCommand;
-use super::client::{self, ask, ask_within};
-use super::pattern::Pattern;
 
 /// Longest wait for an upgrade: longer than the supervisor's wait for both programs, which has the better message.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
@@ -174,5 +177,49 @@ impl ApiRequest {
             print(&text(value))?
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl ApiRequest {
+    pub(super) fn sched(&self, command: SchedCommand) -> Result<ExitCode, Fault> {
+        match command {
+            SchedCommand::Show => {
+                let report: SchedReport = ask(&self.dir, "sched.show", &json!({}))?;
+                self.show(&report, show::sched)
+            }
+            SchedCommand::Trace => {
+                let trace: SchedTrace = ask(&self.dir, "sched.trace", &json!({}))?;
+                self.show(&trace, show::sched_trace)
+            }
+            SchedCommand::Set { change } => {
+                let done: Value = ask(&self.dir, "sched.set", &change)?;
+                let PolicyChange { policy, mode } = change;
+                self.show(&done, |_| format!("policy {policy} is {mode}"))
+            }
+        }
+    }
+}
+
+impl ApiRequest {
+    pub(super) fn switch(&self, command: SwitchCommand) -> Result<ExitCode, Fault> {
+        match command {
+            SwitchCommand::Add { switch } => {
+                let made: SwitchReport = ask(&self.dir, "switch.add", &switch)?;
+                self.show(&made, show::switch_added)
+            }
+            SwitchCommand::Set { name, keys } => {
+                let change = SwitchChange::parse(name, &keys)?;
+                let set: SwitchReport = ask(&self.dir, "switch.set", &change)?;
+                self.show(&set, |set| format!("switch {} is of module {}", set.name, set.module))
+            }
+            SwitchCommand::Del { name } => {
+                let done: Value = ask(&self.dir, "switch.del", &json!({"name": name}))?;
+                self.show(&done, |_| format!("deleted switch {name}"))
+            }
+            SwitchCommand::List => {
+                let list: SwitchList = ask(&self.dir, "switch.list", &json!({}))?;
+                self.show(&list, show::switch_list)
+            }
+        }
     }
 }

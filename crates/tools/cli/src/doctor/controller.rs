@@ -1,7 +1,6 @@
 //! Checks the controller process, which decides about packets without a flow.
 
-use super::finding::Verdict;
-use super::restarts::{Restarts, YOUNG_MS};
+use super::finding::{Restarts, Verdict, YOUNG_MS};
 use lasthop_api::facts::{ControllerFacts, ExternalFacts};
 use lasthop_api::readable::{count, time};
 use lasthop_api::report::ControlClient;

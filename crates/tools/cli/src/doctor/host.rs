@@ -13,9 +13,8 @@ use lasthop_runtime::procfs;
 use lasthop_runtime::sandbox::{SandboxMode, summary};
 
 use super::controller;
-use super::finding::{Finding, Link, Verdict};
+use super::finding::{Finding, Link, Restarts, Verdict, YOUNG_MS};
 use super::processes::Process;
-use super::restarts::{Restarts, YOUNG_MS};
 use lasthop_api::facts::{Facts, SwitchFacts};
 use lasthop_api::readable::{count, time};
 

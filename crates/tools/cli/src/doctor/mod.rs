@@ -14,7 +14,6 @@ mod host;
 mod link;
 mod ports;
 mod processes;
-mod restarts;
 mod show;
 
 use std::collections::HashMap;
@@ -86,7 +85,7 @@ pub(crate) fn examine(
             let peers = now.vnics.iter().filter_map(|vnic| Process::read(vnic.connection.peer_pid?));
             processes.extend(peers.collect::<Vec<_>>());
             let bridges = now.external.as_ref().and_then(|_| Bridges::ask(dir));
-            let mut diagnosis = judge(&before, now, scope, &processes, bridges.as_ref());
+            let mut diagnosis = diagnose(&before, now, scope, &processes, bridges.as_ref());
             diagnosis.address(dir);
             Ok(diagnosis)
         }
@@ -97,7 +96,7 @@ pub(crate) fn examine(
     }
 }
 
-fn judge(
+fn diagnose(
     before: &Facts,
     now: Facts,
     scope: Scope<'_>,

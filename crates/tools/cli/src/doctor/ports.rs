@@ -4,9 +4,8 @@ use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 use lasthop_device::Backend;
 
-use super::finding::{Finding, Link, Verdict};
+use super::finding::{Finding, Link, Restarts, Verdict, YOUNG_MS};
 use super::link::learning::duplicate;
-use super::restarts::{Restarts, YOUNG_MS};
 
 /// Losses of the driver process: name in the counters, meaning, remedy.
 const LOSSES: &[(&str, &str, &str)] = &[

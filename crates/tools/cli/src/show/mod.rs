@@ -1,7 +1,6 @@
 //! Formats answers as text. Nothing here writes output.
 
 mod acl;
-mod change;
 mod config;
 mod explain;
 mod guest_port;
@@ -18,10 +17,9 @@ mod vlan;
 mod vmm;
 
 pub(crate) use acl::{acl, acl_added};
-pub(crate) use change::port_set;
 pub(crate) use config::config;
 pub(crate) use explain::explanation;
-pub(crate) use port::{port, port_added, port_list};
+pub(crate) use port::{port, port_added, port_list, port_set};
 pub(crate) use profile::profile;
 pub(crate) use profile_svg::profile_svg;
 pub(crate) use prometheus::prometheus;

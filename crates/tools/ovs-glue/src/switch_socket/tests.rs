@@ -40,15 +40,15 @@ impl Program {
         self.receive_as(Datagram::Answer)
     }
 
-    /// Receives, and classifies each answer by `judge`.
-    fn receive_as(&self, mut judge: impl FnMut(usize) -> Datagram) -> Result<Vec<u8>, Errno> {
+    /// Receives, and classifies each answer by `classify`.
+    fn receive_as(&self, mut classify: impl FnMut(usize) -> Datagram) -> Result<Vec<u8>, Errno> {
         let mut buffer = vec![0; 65_536];
         let received = self.socket.receive(false, || {
             let (len, _) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
             Ok(match Messages::new(&buffer[..len]).next() {
                 None => Datagram::HungUp,
                 Some(message) if message.header.kind == END => Datagram::End,
-                Some(_) => judge(len),
+                Some(_) => classify(len),
             })
         });
         received.map(|len| buffer[..len].to_vec())

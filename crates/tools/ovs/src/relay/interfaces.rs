@@ -62,7 +62,7 @@ impl Interface {
         if self.is_vnic { (SYSTEM, Texts::new()) } else { (&self.kind, self.options.clone()) }
     }
 
-    fn judge(&mut self, socket_dir: Option<&String>, vnics: &mut dyn Vnics) {
+    fn classify(&mut self, socket_dir: Option<&String>, vnics: &mut dyn Vnics) {
         (self.is_vnic, self.fault) = (false, None);
         if !self.is_ours() {
             return;
@@ -106,7 +106,7 @@ impl Interfaces {
             }
             before => {
                 let was_ours = before.is_some_and(Interface::is_ours);
-                interface.judge(self.socket_dir.as_ref(), vnics);
+                interface.classify(self.socket_dir.as_ref(), vnics);
                 if was_ours && !interface.is_ours() {
                     vnics.release(&interface.name);
                 }
@@ -135,7 +135,7 @@ impl Interfaces {
         if !interface.is_ours() && !before.is_ours() {
             return false;
         }
-        interface.judge(self.socket_dir.as_ref(), vnics);
+        interface.classify(self.socket_dir.as_ref(), vnics);
         if before.is_ours() && !interface.is_ours() {
             vnics.release(&interface.name);
         }

@@ -4,10 +4,8 @@
 //! its list, and an entry that no process needs is reported, unless it is [`Call::kept`] for a stated reason.
 
 pub(super) mod common;
-pub(super) mod controller;
-pub(super) mod driver;
 mod names;
-pub(super) mod switch;
+pub(super) mod roles;
 
 use super::ProcessRole;
 
@@ -118,9 +116,9 @@ impl ProcessRole {
     /// The calls that the process may make.
     pub(super) fn calls(self) -> impl Iterator<Item = &'static Call> {
         let own = match self {
-            Self::Switch => switch::CALLS,
-            Self::Driver => driver::CALLS,
-            Self::Controller => controller::CALLS,
+            Self::Switch => roles::SWITCH_CALLS,
+            Self::Driver => roles::DRIVER_CALLS,
+            Self::Controller => roles::CONTROLLER_CALLS,
         };
         common::CALLS.iter().chain(own)
     }

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ipc::Channel;
 use crate::sandbox::{
-    ForbiddenCall, KeptFds, Layer, ProcessRole, SandboxMode, capabilities, enter, landlock, namespaces, sys,
+    ForbiddenCall, KeptFds, Layer, ProcessRole, SandboxMode, enter, landlock, namespaces, privileges, sys,
 };
 
 /// Exit statuses of an inmate.
@@ -157,7 +157,7 @@ fn system_call(words: &str) -> i32 {
 fn landlock_alone() -> i32 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("bound");
     let address = listener.local_addr().expect("an address");
-    capabilities::renounce_new().expect("renounced");
+    privileges::renounce_new().expect("renounced");
     let Ok(covers) = landlock::restrict() else { return NOT_HERE };
     assert_eq!(fs::File::open("/etc/passwd").expect_err("denied").kind(), ErrorKind::PermissionDenied);
     assert_eq!(fs::read_dir("/").expect_err("denied").kind(), ErrorKind::PermissionDenied);
@@ -183,8 +183,8 @@ fn root_alone() -> i32 {
 }
 
 fn capabilities_alone() -> i32 {
-    let dropped = capabilities::drop_all().expect("dropped");
-    capabilities::renounce_new().expect("renounced");
+    let dropped = privileges::drop_all().expect("dropped");
+    privileges::renounce_new().expect("renounced");
     let sets = capability_sets(None).expect("told");
     assert!((sets.effective | sets.permitted | sets.inheritable).is_empty());
     let status = fs::read_to_string("/proc/thread-self/status").expect("told");

@@ -1,6 +1,5 @@
 //! Tests of the sandbox from inside, in child processes: this test program, started again.
 
-mod documented;
 mod inmate;
 mod interpreter;
 mod list;

@@ -149,7 +149,7 @@ fn is_valid(hit: Hit, version: u64) -> bool {
 
 /// One worker's side of the table.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct WorkerState {
     worker: usize,
     /// Caches for usual IPv4 packets, for usual IPv6 packets, and for all others.
     four: Cache<MINI_KEY4_WORDS>,
@@ -181,7 +181,7 @@ pub(crate) struct Lane {
     pub(crate) counts: [u64; COUNTS],
 }
 
-impl Lane {
+impl WorkerState {
     pub(crate) fn new(worker: usize, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let pending = Pending::new(worker, &mut rng);
@@ -422,20 +422,20 @@ impl Lane {
     ) -> Option<Hit> {
         match cache_key {
             Some(cache_key) if cache_key.kind == Kind::Four => {
-                self.look_up_in(shared, key, cache_key.four(), |lane| &mut lane.four)
+                self.look_up_in(shared, key, cache_key.four(), |local| &mut local.four)
             }
             Some(cache_key) if cache_key.kind == Kind::Six => {
-                self.look_up_in(shared, key, cache_key.six(), |lane| &mut lane.six)
+                self.look_up_in(shared, key, cache_key.six(), |local| &mut local.six)
             }
             _ if key.has_tunnel() => {
                 let counted = self.union.of_key(key);
                 let sought = self.union.sought_tunnelled(&counted, &shared.secret);
-                self.look_up_in(shared, key, sought, |lane| &mut lane.tunnelled)
+                self.look_up_in(shared, key, sought, |local| &mut local.tunnelled)
             }
             _ => {
                 let counted = self.union.of_key(key);
                 let sought = self.union.sought(&counted, &shared.secret);
-                self.look_up_in(shared, key, sought, |lane| &mut lane.other)
+                self.look_up_in(shared, key, sought, |local| &mut local.other)
             }
         }
     }
@@ -452,7 +452,7 @@ impl Lane {
 
     /// Looks up the flow of a usual packet in a later pass.
     pub(crate) fn look_up_later(&mut self, shared: &Shared, key: &Key, later: &LaterKey) -> Option<Hit> {
-        self.look_up_in(shared, key, later.sought(), |lane| &mut lane.later)
+        self.look_up_in(shared, key, later.sought(), |local| &mut local.later)
     }
 
     fn look_up_in<const KEY: usize>(

@@ -1,5 +1,11 @@
+//! Reports for programs: tab-separated values, and JSON.
+
 use std::fmt::Display;
 
+use serde::Serialize;
+use serde_json::Value;
+
+use super::comparison::{Comparison, Row};
 use super::figures::placement_name;
 use crate::DriverChoice;
 use crate::sample::{MemoryUse, RoundTrip, Sample};
@@ -105,4 +111,26 @@ fn number(value: f64) -> String {
 /// Without tabs and line ends, which would shift the columns.
 fn plain(value: impl Display) -> String {
     value.to_string().replace(char::is_control, " ")
+}
+
+/// Everything about a run. Its fields are the keys.
+#[derive(Serialize)]
+struct Run<'a> {
+    settings: &'a Value,
+    reference: &'a str,
+    samples: &'a [Sample],
+    comparison: Vec<Row>,
+}
+
+/// A run as JSON with the keys `settings`, `reference`, `samples` and `comparison`, over several lines. Numbers that are not
+/// finite are written as null.
+///
+/// # Panics
+///
+/// Never: every field of a sample can be serialized.
+#[must_use]
+pub fn json(settings: &Value, samples: &[Sample], reference: &str) -> String {
+    let comparison = Comparison::of(samples, reference).rows;
+    let run = Run { settings, reference, samples, comparison };
+    serde_json::to_string_pretty(&run).expect("maps have text keys and nothing fails to serialize") + "\n"
 }

@@ -12,8 +12,6 @@
 //! The kernel refuses SCM_RIGHTS while others of this user have too many descriptors in flight. The thread copies them out of the main
 //! thread's table then (pidfd_getfd(2)). That is the second way, since containers' filters of system calls may refuse it.
 
-mod sys;
-
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -36,6 +34,7 @@ use lasthop_runtime::fault::Fault;
 use lasthop_runtime::notify;
 
 use crate::slice_boost::without_boost;
+use crate::sys;
 
 /// The program of a process, and its arguments.
 #[derive(Debug)]

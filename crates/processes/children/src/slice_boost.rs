@@ -4,12 +4,11 @@
 //! waits for its turn, and guests wait mostly for that. So all threads involved request short slices, which come soon
 //! (EEVDF, since Linux 6.12; before that this has no effect). They get no larger share of a CPU, so no process starves.
 
-mod sys;
-
 use std::time::{Duration, Instant};
 
 use libc::sched_attr;
 
+use crate::sys;
 use lasthop_runtime::procfs;
 
 /// The shortest slice that the kernel grants, in ns.
@@ -81,8 +80,26 @@ fn is_ordinary(attributes: &sched_attr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::process::{Child, Command};
+
     use super::*;
-    use crate::sleeper::Sleeper;
+
+    /// A process that does nothing, and ends with the test, even with a failed one.
+    struct Sleeper(Child);
+
+    impl Sleeper {
+        fn start() -> Self {
+            Self(Command::new("sleep").arg("1000").spawn().expect("a process"))
+        }
+    }
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            // This only fails for a process that has ended.
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
 
     #[test]
     fn slices_are_short_during_a_boost_and_as_before_after_it() {

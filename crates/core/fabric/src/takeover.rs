@@ -86,7 +86,7 @@ impl Senders {
     }
 
     /// Corrects the outcome of a copy of this worker's packet. Another worker knows only the state of its own copy.
-    pub(crate) fn judge(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
+    pub(crate) fn corrected(&self, packet: PacketRef, outcome: Outcome) -> Outcome {
         let queue = || self.get(packet.port())?.queues.get(usize::from(packet.queue))?.as_ref();
         let is_possible = || {
             let is_guests = packet.port() != PortId::INTERNAL && !packet.is_detached();

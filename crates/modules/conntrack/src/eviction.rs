@@ -1,4 +1,4 @@
-//! Connections of ports and zones, and the order of eviction.
+//! The order of eviction: lists of the connections of each port and zone.
 //!
 //! ```text
 //!   port  list of the evictable ones (half-open, closing), oldest first
@@ -7,19 +7,19 @@
 
 use crate::links::List;
 
-/// Accounts are allocated in pieces of this many.
+/// Values of a [`ByNumber`] are allocated in pieces of this many.
 const PIECE: usize = 256;
 /// Classes of ports, by the logarithm of the number of connections that may be evicted.
 const CLASSES: usize = 32;
 const NO_CLASS: u8 = u8::MAX;
 
-/// Accounts by 16-bit number. Most numbers are never used, so pieces are allocated on demand.
+/// Values by the 16-bit number of a zone or port. Most numbers are never used, so pieces are allocated on demand.
 #[derive(Debug)]
-pub(crate) struct Accounts<T> {
+pub(crate) struct ByNumber<T> {
     pieces: Vec<Option<Box<[T]>>>,
 }
 
-impl<T: Default> Accounts<T> {
+impl<T: Default> ByNumber<T> {
     pub(crate) fn new() -> Self {
         Self { pieces: (0..PIECE).map(|_| None).collect() }
     }
@@ -39,21 +39,21 @@ impl<T: Default> Accounts<T> {
 
 /// A zone's connections.
 #[derive(Debug, Default)]
-pub(crate) struct ZoneAccount {
+pub(crate) struct ZoneConnections {
     pub(crate) members: List,
     pub(crate) limit: Option<u32>,
 }
 
 /// A port's connections.
 #[derive(Debug)]
-pub(crate) struct PortAccount {
+pub(crate) struct PortConnections {
     pub(crate) evictable: List,
     class: u8,
     /// Index in the list of its class.
     place: u32,
 }
 
-impl Default for PortAccount {
+impl Default for PortConnections {
     fn default() -> Self {
         Self { evictable: List::default(), class: NO_CLASS, place: 0 }
     }
@@ -62,32 +62,32 @@ impl Default for PortAccount {
 /// Ports, sorted into classes by how many of their connections may be evicted.
 #[derive(Debug)]
 pub(crate) struct Ports {
-    accounts: Accounts<PortAccount>,
+    by_number: ByNumber<PortConnections>,
     classes: [Vec<u16>; CLASSES],
 }
 
 impl Ports {
     pub(crate) fn new() -> Self {
-        Self { accounts: Accounts::new(), classes: std::array::from_fn(|_| Vec::new()) }
+        Self { by_number: ByNumber::new(), classes: std::array::from_fn(|_| Vec::new()) }
     }
 
-    pub(crate) fn get(&self, port: u16) -> Option<&PortAccount> {
-        self.accounts.get(port)
+    pub(crate) fn get(&self, port: u16) -> Option<&PortConnections> {
+        self.by_number.get(port)
     }
 
-    /// Changes an account, and moves the port to another class if necessary.
-    pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortAccount)) {
-        let account = self.accounts.get_mut(port);
-        change(account);
-        let class = account.evictable.len().checked_ilog2().map_or(NO_CLASS, |class| class as u8);
-        let (old, place) = (account.class, account.place as usize);
+    /// Changes a port's entry, and moves the port to another class if necessary.
+    pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortConnections)) {
+        let entry = self.by_number.get_mut(port);
+        change(entry);
+        let class = entry.evictable.len().checked_ilog2().map_or(NO_CLASS, |class| class as u8);
+        let (old, place) = (entry.class, entry.place as usize);
         if class == old {
             return;
         }
         if let Some(others) = self.classes.get_mut(usize::from(old)) {
             others.swap_remove(place);
             if let Some(moved) = others.get(place).copied() {
-                self.accounts.get_mut(moved).place = place as u32;
+                self.by_number.get_mut(moved).place = place as u32;
             }
         }
         let mut place = 0;
@@ -95,8 +95,8 @@ impl Ports {
             place = others.len() as u32;
             others.push(port);
         }
-        let account = self.accounts.get_mut(port);
-        (account.class, account.place) = (class, place);
+        let entry = self.by_number.get_mut(port);
+        (entry.class, entry.place) = (class, place);
     }
 
     /// The heaviest class that has a port, plus one; 0 if no port has an evictable connection.
@@ -121,12 +121,12 @@ mod tests {
         assert_eq!((ports.heaviest(), ports.heaviest_class()), (None, 0));
         for (port, indices) in [(7, 0..3), (9, 3..103), (1000, 103..113)] {
             for index in indices {
-                ports.change(port, |account| account.evictable.push(&links, ListKind::Evictable, index, 1));
+                ports.change(port, |entry| entry.evictable.push(&links, ListKind::Evictable, index, 1));
             }
         }
         assert_eq!((ports.heaviest(), ports.heaviest_class()), (Some(9), 7));
         for index in 3..103 {
-            ports.change(9, |account| account.evictable.remove(&links, ListKind::Evictable, index));
+            ports.change(9, |entry| entry.evictable.remove(&links, ListKind::Evictable, index));
         }
         assert_eq!(ports.heaviest(), Some(1000));
         assert_eq!(ports.classes.iter().map(Vec::len).sum::<usize>(), 2);

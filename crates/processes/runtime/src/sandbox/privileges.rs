@@ -1,11 +1,18 @@
-//! Drops all capabilities, and the ways to get any (capabilities(7)).
+//! Drops privileges that the inner processes do not need: all capabilities, the ways to get any (capabilities(7)), and
+//! kernel resources (getrlimit(2)).
+//!
+//! These limits stay unchanged: open files, which guests need; address space, most of which is guests' memory; core
+//! files, which exclude guests' memory (`guestmem`); file sizes, since the log may be a file; processes, since threads
+//! are counted with those of all other programs of the user.
 
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
+use super::ProcessRole;
 use super::layer::Made;
 
 /// Empties all five sets.
@@ -40,4 +47,17 @@ fn empty_bounding_set() -> rustix::io::Result<()> {
 /// Forbids new privileges by executing files. seccomp and landlock require this of ordinary users.
 pub(super) fn renounce_new() -> Made {
     set_no_new_privs(true).map(|()| "never again".to_owned()).map_err(|error| error.to_string())
+}
+
+/// Sets the limits that `role` does not need to 0. The driver process needs locked memory for XDP sockets.
+pub(super) fn lower_limits(role: ProcessRole) -> Made {
+    let (unused, words) = match role {
+        ProcessRole::Switch | ProcessRole::Controller => {
+            (&[Resource::Msgqueue, Resource::Rtprio, Resource::Memlock][..], ", locked memory")
+        }
+        ProcessRole::Driver => (&[Resource::Msgqueue, Resource::Rtprio][..], ""),
+    };
+    let nothing = || Rlimit { current: Some(0), maximum: Some(0) };
+    let lowered = unused.iter().try_for_each(|resource| setrlimit(*resource, nothing()));
+    lowered.map(|()| format!("message queues, real time{words}: 0")).map_err(|error| error.to_string())
 }

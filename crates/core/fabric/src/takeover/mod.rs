@@ -1,3 +1,0 @@
-//! Hands pending chains over to a successor.
-
-pub(crate) mod postpone;
