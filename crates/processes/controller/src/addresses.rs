@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lasthop_bridge_policy::entry_holds;
+use lasthop_flow::KeyedState;
 use lasthop_module_api::Vid;
 
 use crate::bounds::MOVES_MAX;
@@ -77,10 +78,10 @@ pub(crate) struct AddressCounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     limits: AddressLimits,
-    learned: HashMap<FdbKey, Learned>,
+    learned: HashMap<FdbKey, Learned, KeyedState>,
     /// Number of addresses learned at each port.
-    sums: HashMap<u32, usize>,
-    statics: HashMap<u64, Vec<Static>>,
+    sums: HashMap<u32, usize, KeyedState>,
+    statics: HashMap<u64, Vec<Static>, KeyedState>,
     moves: Vec<Move>,
     /// Ports that have room again after they had none.
     freed: BTreeSet<u32>,
@@ -93,9 +94,9 @@ impl Addresses {
     pub(crate) fn new(limits: AddressLimits) -> Self {
         Self {
             limits,
-            learned: HashMap::new(),
-            sums: HashMap::new(),
-            statics: HashMap::new(),
+            learned: HashMap::default(),
+            sums: HashMap::default(),
+            statics: HashMap::default(),
             moves: Vec::new(),
             freed: BTreeSet::new(),
             is_unblocked: false,
