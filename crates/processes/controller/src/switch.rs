@@ -20,7 +20,7 @@ use crate::consult::consult;
 use crate::decide::{Admitted, Decision, View, admit, forward, meter};
 use crate::denial_log::DenialLog;
 use crate::flap_damping::FlapDamping;
-use crate::flows::{self, FIRST_PLACE, Flow, FlowPlace, Flows};
+use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked};
 use crate::gate::Stage;
 use crate::groups::Groups;
@@ -59,8 +59,8 @@ pub(crate) struct FlowCounts {
 /// The end of a round of counters: flows are checked in turns, since one turn for all would hold up packets.
 #[derive(Clone, Copy, Debug)]
 struct IdleCheck {
-    /// The last flow that was checked.
-    at: FlowPlace,
+    /// The slot of the next flow to check.
+    at: usize,
     idle_ns: u64,
 }
 
@@ -584,7 +584,7 @@ impl Switch {
 
     /// Ends the round. [`Self::check_some`] follows until it is over.
     pub(crate) fn end_round(&mut self) {
-        self.idle_check = Some(IdleCheck { at: FIRST_PLACE, idle_ns: self.idle_ns() });
+        self.idle_check = Some(IdleCheck { at: 0, idle_ns: self.idle_ns() });
     }
 
     /// Whether the end of a round is not over.
@@ -597,22 +597,24 @@ impl Switch {
         let Some(IdleCheck { at, idle_ns }) = self.idle_check else { return };
         // A recently installed flow may be missing in the counters.
         let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
-        let (places, changes) = (self.flows.behind(at, FLOWS_PER_TURN), self.changes.len());
-        let is_last = places.len() < FLOWS_PER_TURN;
-        for at in places {
-            if self.changes.len() >= changes + CHANGES_PER_TURN {
+        let (mut at, changes) = (at, self.changes.len());
+        for _ in 0..FLOWS_PER_TURN {
+            let Some((slot, ufid, flow)) = self.flows.at_or_behind(at) else {
+                self.idle_check = None;
                 return;
+            };
+            if self.changes.len() >= changes + CHANGES_PER_TURN {
+                break;
             }
-            self.idle_check = Some(IdleCheck { at, idle_ns });
-            let Some(flow) = self.flows.get(at.1) else { continue };
+            at = slot + 1;
             if flow.round < self.round && flow.used_ns < sure_ns {
-                self.forget_flow(at.1);
+                self.forget_flow(ufid);
             } else if flow.used_ns.saturating_add(idle_ns) < now_ns {
                 self.counts.idle += 1;
-                self.remove(at.1);
+                self.remove(ufid);
             }
         }
-        self.idle_check.take_if(|_| is_last);
+        self.idle_check = Some(IdleCheck { at, idle_ns });
     }
 
     /// How long an unused flow stays.
