@@ -189,7 +189,7 @@ pub fn encode(writer: &mut Writer, actions: &[Action]) {
 
 fn encode_one(writer: &mut Writer, action: &Action) {
     match action {
-        Action::Output(port) => writer.put(uapi::OUTPUT, &port.to_ne_bytes()),
+        Action::Output(port) => writer.put_fixed(uapi::OUTPUT, &port.to_ne_bytes()),
         Action::Userspace(userspace) => {
             writer.nest(uapi::USERSPACE, |nested| encode_userspace(nested, userspace))
         }
