@@ -9,7 +9,7 @@ use lasthop_dpif::datapath::{DatapathId, Execute};
 use lasthop_dpif::family::PacketMessage;
 use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
 use lasthop_dpif::{Errno, Refusal};
-use lasthop_engine::{Injected, InjectedPacket, UpcallRecord};
+use lasthop_engine::{InjectedPacket, UpcallRecord};
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
 use lasthop_flow::{Action, FlowKey, Userspace};
 use lasthop_flowtable::{
@@ -235,7 +235,7 @@ impl Adapter<'_> {
                 self.inside.engine().upcalls_lost(origin, 1);
             })?;
         let offload = mru_bytes.map_or_else(Offload::default, |mtu_bytes| fragmented(&packet, mtu_bytes));
-        self.inject((origin, ticket), module, execution, (packet, offload));
+        self.inject((origin, ticket), module, execution, (&packet, offload));
         Ok(())
     }
 
@@ -276,16 +276,15 @@ impl Adapter<'_> {
         (origin, ticket): (PortId, u32),
         module: Arc<FlowModule>,
         execution: Execution,
-        packet: (Vec<u8>, Offload),
+        (frame, offload): (&[u8], Offload),
     ) {
         let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
-        let (frame, offload) = packet;
         let len_bytes = frame.len();
         under_way.enter(origin, len_bytes);
         let execution = Some(execution);
         let packet =
             OutgoingPacket { executions, module, execution, ticket, under_way, port: origin, len_bytes };
-        self.places.outgoing.push(Injected { origin, frame, offload, packet });
+        self.places.outgoing.push(origin, frame, offload, packet);
     }
 }
 
