@@ -8,6 +8,7 @@ use std::time::Instant;
 use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_dpif::server::{PeerId, Reader};
 use lasthop_engine::{Engine, EngineStats, Injections, PortStats};
+use lasthop_flow::KeyedState;
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
 
@@ -73,6 +74,8 @@ pub(super) struct Places {
     pub(super) is_memory_full: bool,
     /// Limits and timeout policies of clients.
     pub(super) ct_settings: CtSettings,
+    /// The secret of packets' hashes, which choose among the readers of a port's misses.
+    pub(super) upcall_hash: KeyedState,
     told: RefCell<ReportedCounters>,
 }
 
