@@ -210,9 +210,11 @@ impl Addresses {
         }
     }
 
-    /// Takes the ports that have room again since the last call; all ports, if the second value is true.
-    pub(crate) fn take_freed(&mut self) -> (BTreeSet<u32>, bool) {
-        (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked))
+    /// Takes the ports that have room again since the last call; all ports, if the second value is true. `None` if no
+    /// port has.
+    pub(crate) fn take_freed(&mut self) -> Option<(BTreeSet<u32>, bool)> {
+        let has_news = self.is_unblocked || !self.freed.is_empty();
+        has_news.then(|| (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked)))
     }
 
     /// Whether another address could be learned at a port.

@@ -32,11 +32,24 @@ mod tests;
 /// A change for the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DatapathChange {
-    Install { ufid: Ufid, matches: Box<Match>, actions: Vec<Action> },
-    Modify { ufid: Ufid, actions: Vec<Action> },
-    Remove { ufid: Ufid },
-    Meter { meter: u32, rate: u32 },
-    MeterGone { meter: u32 },
+    /// Install this flow, unless it is forgotten by then.
+    Install {
+        ufid: Ufid,
+    },
+    Modify {
+        ufid: Ufid,
+        actions: Vec<Action>,
+    },
+    Remove {
+        ufid: Ufid,
+    },
+    Meter {
+        meter: u32,
+        rate: u32,
+    },
+    MeterGone {
+        meter: u32,
+    },
 }
 
 /// Counters of events.
@@ -308,8 +321,7 @@ impl Switch {
             // it.
             if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
                 known.used_ns = now_ns;
-                let (matches, actions) = (Box::new(frame.to_match(looked)), known.actions.clone());
-                self.changes.push_back(DatapathChange::Install { ufid, matches, actions });
+                self.changes.push_back(DatapathChange::Install { ufid });
             }
             return;
         }
@@ -332,8 +344,7 @@ impl Switch {
         };
         self.flows.insert_new(ufid, flow);
         self.counts.installed += 1;
-        let matches = Box::new(frame.to_match(looked));
-        self.changes.push_back(DatapathChange::Install { ufid, matches, actions: actions.clone() });
+        self.changes.push_back(DatapathChange::Install { ufid });
     }
 
     /// Makes room for one more flow of a port, if necessary by evicting one of a port with far more flows.
@@ -369,7 +380,7 @@ impl Switch {
 
     /// Revalidates flows whose sources could not be learned, once there is room again: their packets have to be seen.
     fn revalidate_unlearned(&mut self, now_ns: u64) {
-        let (freed, is_unblocked) = self.addresses.take_freed();
+        let Some((freed, is_unblocked)) = self.addresses.take_freed() else { return };
         // The freed room may be taken already; a moving address costs little even if many flows wait.
         let has_room = |(number, port): &(&u32, &Port)| {
             (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
@@ -473,6 +484,12 @@ impl Switch {
     /// The next change for the datapath.
     pub(crate) fn take_change(&mut self) -> Option<DatapathChange> {
         self.changes.pop_front()
+    }
+
+    /// The match and the actions of a flow.
+    pub(crate) fn parts(&self, ufid: Ufid) -> Option<(Match, &[Action])> {
+        let flow = self.flows.get(ufid)?;
+        Some((flow.frame.to_match(&flow.looked), &flow.actions))
     }
 
     /// Forgets the datapath's state, since another process may serve it. Addresses stay.
