@@ -89,7 +89,7 @@ pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
 pub use scheduling::{PolicyCounters, SchedulerView};
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
 pub use sys::{peer_process, peer_user};
-pub use upcalls::{Injected, InjectedPacket, Upcalls};
+pub use upcalls::{InjectedPacket, Injections, Upcalls};
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -34,17 +34,49 @@ pub trait InjectedPacket: Send + 'static {
     fn done(self);
 }
 
-/// A frame of the control plane.
+/// A frame of the control plane, without its bytes.
 #[derive(Debug)]
-pub struct Injected<P> {
-    /// The port that it came from.
-    pub origin: PortId,
-    /// The frame from its Ethernet header on.
-    pub frame: Vec<u8>,
-    /// Its offloads.
-    pub offload: Offload,
-    /// The control plane's part.
-    pub packet: P,
+struct Injected<P> {
+    origin: PortId,
+    len_bytes: usize,
+    offload: Offload,
+    packet: P,
+}
+
+/// Frames of the control plane in their order. They share their memory: a worker frees it, and memory of another
+/// thread's is slow to free.
+#[derive(Debug)]
+pub struct Injections<P> {
+    /// The frames, one behind the other.
+    bytes: Vec<u8>,
+    frames: Vec<Injected<P>>,
+}
+
+impl<P> Default for Injections<P> {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), frames: Vec::new() }
+    }
+}
+
+impl<P> Injections<P> {
+    /// Adds a frame from its Ethernet header on, that came from the port `origin`; `packet` is the control plane's part.
+    pub fn push(&mut self, origin: PortId, frame: &[u8], offload: Offload, packet: P) {
+        self.bytes.extend_from_slice(frame);
+        self.frames.push(Injected { origin, len_bytes: frame.len(), offload, packet });
+    }
+
+    /// Whether there is no frame.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frames.is_empty()
+    }
+
+    /// Takes all frames, and leaves room for as many.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let (bytes, frames) = (Vec::with_capacity(self.bytes.len()), Vec::with_capacity(self.frames.len()));
+        std::mem::replace(self, Self { bytes, frames })
+    }
 }
 
 impl Engine {
@@ -70,14 +102,17 @@ impl Engine {
     /// Sends frames from the port `internal`, soon and in their order, also among calls. A frame is refused if
     /// [`lasthop_fabric::bounds::INTERNAL_FRAMES_MAX`] frames are pending, if the share of its origin in them is used
     /// up, or while workers are quiesced ([`Engine::quiesce`]). Its result is counted at its origin.
-    pub fn inject(&self, packets: Vec<Injected<impl InjectedPacket>>) {
-        if packets.is_empty() {
+    pub fn inject(&self, injections: Injections<impl InjectedPacket>) {
+        if injections.is_empty() {
             return;
         }
         self.pool.mailbox(0).post(Box::new(move |worker| {
-            for Injected { origin, frame, offload, mut packet } in packets {
-                match worker.can_inject(origin, frame.len()).and_then(|()| packet.announce()) {
-                    Ok(()) => worker.inject(origin, &frame, offload),
+            let mut bytes = injections.bytes.as_slice();
+            for Injected { origin, len_bytes, offload, mut packet } in injections.frames {
+                let (frame, rest) = bytes.split_at_checked(len_bytes).unwrap_or_default();
+                bytes = rest;
+                match worker.can_inject(origin, len_bytes).and_then(|()| packet.announce()) {
+                    Ok(()) => worker.inject(origin, frame, offload),
                     Err(reason) => worker.fabric.drop_injected(origin, reason),
                 }
                 packet.done();

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::time::{Duration, Instant};
 
-use lasthop_engine::{Injected, InjectedPacket, UpcallLimits, Upcalls};
+use lasthop_engine::{InjectedPacket, Injections, UpcallLimits, Upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match};
 use lasthop_flowtable::{Execution, FlowModule, FlowSelector, FlowSpec};
 use lasthop_frontend::{Guest, GuestOptions};
@@ -78,8 +78,9 @@ impl ControlPlane {
                 announcer.execute_next(execution).map_err(|_| DropReason::NoFlow)
             };
             let packet = Packet { announce, done: move || settler.settle(record.ticket) };
-            let (origin, frame, offload) = (record.port, bytes.clone(), Offload::default());
-            switch.engine.inject(vec![Injected { origin, frame, offload, packet }]);
+            let mut injections = Injections::default();
+            injections.push(record.port, &bytes, Offload::default(), packet);
+            switch.engine.inject(injections);
             let matching = key(to, record.metadata.in_port);
             // The flow may exist already, since several packets caused upcalls.
             let _ = self.module.table().install(FlowSpec { ufid: None, matching, actions, is_probe: false });
@@ -171,8 +172,9 @@ fn packets_of_the_control_plane_are_lost_by_name_while_workers_stand_still() {
     let inject = |switch: &TestSwitch| {
         let packet = || Packet { announce: || Err(DropReason::FlowDrop), done: || {} };
         let (frame, offload) = (frame(2, 1, 0, 100), Offload::default());
-        let injected = || Injected { origin: port, frame: frame.clone(), offload, packet: packet() };
-        switch.engine.inject(vec![injected(), injected()]);
+        let mut injections = Injections::default();
+        (0..2).for_each(|_| injections.push(port, &frame, offload, packet()));
+        switch.engine.inject(injections);
         let counters = switch.port(port).counters;
         [DropReason::Recalled, DropReason::FlowDrop].map(|reason| counters.rx_drops.of(reason))
     };

@@ -3,7 +3,7 @@
 //! **Purpose.** [`FlowKey`] has the fields of a packet; a second one as its mask has the bits that are matched.
 //! [`Action`] is one action on packets that match. The control interface (the Open vSwitch datapath protocol) reads and
 //! writes these types. The flow table compiles them into its own compact form and back. The two do not depend on each
-//! other.
+//! other. [`KeyedState`] hashes these values in maps.
 //!
 //! **Contract.** A value holds exactly the given groups: a group that a key lacks is absent here, not zero, so a dump
 //! shows the installed flow. A group that a mask lacks matches anything. Every [`Group`] has one image in bytes, that
@@ -28,6 +28,7 @@ mod action;
 mod check;
 mod group;
 mod key;
+mod keyed_hash;
 mod size;
 mod tunnel;
 
@@ -41,6 +42,7 @@ pub use key::{
     CtKey, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, FlowKey, Nsh, NshContext, VLAN_PRESENT, Vlan,
     ct_state,
 };
+pub use keyed_hash::{KeyedHasher, KeyedState};
 pub use tunnel::{Tunnel, TunnelOptions};
 
 /// Number of VLAN tags that a key can match.

@@ -1,5 +1,6 @@
 //! Actions that the control plane has executed for a packet that it sent.
 
+use std::ops::Deref;
 use std::sync::atomic::AtomicU64;
 
 use lasthop_flow::Action;
@@ -13,11 +14,42 @@ use crate::{FlowTable, UnsupportedFlow};
 /// execution's number.
 pub const EXECUTED: u32 = 1 << 31;
 
+/// Words of a program that is kept with its packet: more than a bridge's usual one.
+const SHORT_WORDS: usize = 4;
+
+/// Actions as words. The main thread makes them and a worker drops them; memory of another thread's is slow to free.
+#[derive(Debug)]
+pub(crate) enum Program {
+    Short { words: [AtomicU64; SHORT_WORDS], len: usize },
+    Long(Box<[AtomicU64]>),
+}
+
+impl Program {
+    fn of(program: &[u64]) -> Self {
+        if program.len() > SHORT_WORDS {
+            return Self::Long(program.iter().copied().map(AtomicU64::new).collect());
+        }
+        let word = |index| AtomicU64::new(program.get(index).copied().unwrap_or(0));
+        Self::Short { words: std::array::from_fn(word), len: program.len() }
+    }
+}
+
+impl Deref for Program {
+    type Target = [AtomicU64];
+
+    fn deref(&self) -> &[AtomicU64] {
+        match self {
+            Self::Short { words, len } => words.get(..*len).unwrap_or_default(),
+            Self::Long(words) => words,
+        }
+    }
+}
+
 /// The actions of a packet that the control plane sent.
 #[derive(Debug)]
 pub struct Execution {
     pub(crate) metadata: Metadata,
-    pub(crate) program: Box<[AtomicU64]>,
+    pub(crate) program: Program,
     pub(crate) number: u32,
     /// The tunnel that the packet was received through.
     pub(crate) tunnel: Option<OuterHeader>,
@@ -35,7 +67,7 @@ impl Execution {
         actions: &[Action],
         number: u32,
     ) -> Result<Self, UnsupportedFlow> {
-        let program = table.compile(actions)?.into_iter().map(AtomicU64::new).collect();
+        let program = Program::of(&table.compile(actions)?);
         Ok(Self { metadata, program, number: number | EXECUTED, tunnel: None })
     }
 
@@ -51,7 +83,7 @@ impl Execution {
     #[must_use]
     pub fn resumed(metadata: Metadata, flow: u32, words: &[u64]) -> Option<Self> {
         suspended_zone(words)?;
-        let program = words.iter().copied().map(AtomicU64::new).collect();
+        let program = Program::of(words);
         Some(Self { metadata, program, number: flow, tunnel: None })
     }
 
@@ -70,10 +102,10 @@ impl Execution {
     ) -> Result<Self, DropReason> {
         let impossible = DropReason::ActionImpossible;
         suspended_zone(words).ok_or(impossible)?;
-        let rest: Box<[AtomicU64]> = words.iter().skip(1).copied().map(AtomicU64::new).collect();
+        let rest = Program::of(words.get(1..).unwrap_or_default());
         let (request, len) = read_ct(Step(words.first().copied().ok_or(impossible)?), &rest);
         table.tracking.track_whole((frame, &mut metadata.ct), &request, (port, now_ms))?;
-        let program = words.iter().skip(1 + len).copied().map(AtomicU64::new).collect();
+        let program = Program::of(words.get(1 + len..).unwrap_or_default());
         Ok(Self { metadata, program, number: flow, tunnel: None })
     }
 }

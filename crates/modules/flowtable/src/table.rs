@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lasthop_conntrack::{ConntrackTable, CtPolicy};
-use lasthop_flow::{Action, FlowKey, FlowStats, Ufid};
+use lasthop_flow::{Action, FlowKey, FlowStats, KeyedState, Ufid};
 use lasthop_guestmem::Mapping;
 use lasthop_wire::Key;
 
@@ -70,12 +70,12 @@ struct Writer {
     generations: Vec<u32>,
     free: Vec<u32>,
     count: usize,
-    by_ufid: HashMap<Ufid, u32>,
+    by_ufid: HashMap<Ufid, u32, KeyedState>,
     /// Slots of flows without a UFID, by hash of their key.
     by_key: HashMap<u64, Vec<u32>>,
     key_hasher: RandomState,
     /// The number of each mask.
-    masks: HashMap<Key, u16>,
+    masks: HashMap<Key, u16, KeyedState>,
     /// By number: the mask and how many flows it has.
     mask_flows: Vec<(Key, u32)>,
     free_masks: Vec<u16>,

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use lasthop_bridge_policy::entry_holds;
+use lasthop_flow::KeyedState;
 use lasthop_module_api::Vid;
 
 use crate::bounds::MOVES_MAX;
@@ -77,10 +78,10 @@ pub(crate) struct AddressCounts {
 #[derive(Clone, Debug)]
 pub(crate) struct Addresses {
     limits: AddressLimits,
-    learned: HashMap<FdbKey, Learned>,
+    learned: HashMap<FdbKey, Learned, KeyedState>,
     /// Number of addresses learned at each port.
-    sums: HashMap<u32, usize>,
-    statics: HashMap<u64, Vec<Static>>,
+    sums: HashMap<u32, usize, KeyedState>,
+    statics: HashMap<u64, Vec<Static>, KeyedState>,
     moves: Vec<Move>,
     /// Ports that have room again after they had none.
     freed: BTreeSet<u32>,
@@ -93,9 +94,9 @@ impl Addresses {
     pub(crate) fn new(limits: AddressLimits) -> Self {
         Self {
             limits,
-            learned: HashMap::new(),
-            sums: HashMap::new(),
-            statics: HashMap::new(),
+            learned: HashMap::default(),
+            sums: HashMap::default(),
+            statics: HashMap::default(),
             moves: Vec::new(),
             freed: BTreeSet::new(),
             is_unblocked: false,
@@ -209,9 +210,11 @@ impl Addresses {
         }
     }
 
-    /// Takes the ports that have room again since the last call; all ports, if the second value is true.
-    pub(crate) fn take_freed(&mut self) -> (BTreeSet<u32>, bool) {
-        (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked))
+    /// Takes the ports that have room again since the last call; all ports, if the second value is true. `None` if no
+    /// port has.
+    pub(crate) fn take_freed(&mut self) -> Option<(BTreeSet<u32>, bool)> {
+        let has_news = self.is_unblocked || !self.freed.is_empty();
+        has_news.then(|| (std::mem::take(&mut self.freed), std::mem::take(&mut self.is_unblocked)))
     }
 
     /// Whether another address could be learned at a port.

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use lasthop_api::acl::AclRule;
 use lasthop_api::explain::ExplainReason;
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
-use lasthop_dpif::talk::{DpifReply, DpifRequest};
+use lasthop_dpif::talk::{self, DpifReply, DpifRequest};
 use lasthop_flow::{Action, FlowKey, Match};
 use lasthop_module_api::{DropReason, Mac, NO_VID, PortSettings, Vid};
 
@@ -48,7 +48,7 @@ pub struct Controller {
     open_packets: OpenPackets,
     /// Packets of unknown datapaths.
     strays: u64,
-    /// The memory of answers of the last datagram, to be used again.
+    /// The memory of the last answers, to be used again.
     answers: Vec<Answer<Sent>>,
     /// Lines for the log.
     log_lines: Vec<String>,
@@ -180,10 +180,13 @@ impl Controller {
     /// Handles a datagram from connection `link`.
     pub fn received(&mut self, link: usize, datagram: &[u8], now_ns: u64) {
         let mut answers = std::mem::take(&mut self.answers);
-        if let Some(link) = self.links.get_mut(link) {
-            link.received(datagram, &mut answers);
+        // One after the other: a miss takes the memory of the last one again.
+        for reply in talk::read(datagram) {
+            if let Some(link) = self.links.get_mut(link) {
+                link.received(reply, &mut answers);
+            }
+            answers.drain(..).for_each(|answer| self.on_answer(answer, now_ns));
         }
-        answers.drain(..).for_each(|answer| self.on_answer(answer, now_ns));
         self.answers = answers;
     }
 
@@ -196,6 +199,8 @@ impl Controller {
 
     fn on_answer(&mut self, answer: Answer<Sent>, now_ns: u64) {
         match answer {
+            // Most answers: nothing is to be done, whatever the switch is now.
+            Answer::Done(Sent { purpose: Purpose::Flow(..) | Purpose::Meter(_), .. }, None) => {}
             Answer::Message(Some(sent), _) | Answer::Done(sent, _) if !self.is_current(&sent) => {}
             Answer::Message(sent, told) => self.on_message(sent.map(|sent| sent.purpose), told, now_ns),
             Answer::Done(sent, refusal) => self.on_done(sent.purpose, refusal, now_ns),
@@ -581,9 +586,9 @@ impl Controller {
         if served.stage != Stage::Serving {
             return;
         }
-        let (datapath, epoch) = (served.datapath, served.epoch);
         while let Some(change) = served.switch.take_change() {
-            ask_for(&mut self.links[MAIN], (name, epoch), datapath, change);
+            let (epoch, about) = (served.epoch, (served.datapath, &served.switch));
+            ask_for(&mut self.links[MAIN], (name, epoch), about, change);
         }
     }
 

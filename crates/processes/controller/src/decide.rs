@@ -189,7 +189,7 @@ impl Decision {
 
     /// The decision with these actions before its own, unless it drops the packet.
     fn behind(mut self, before: Vec<Action>) -> Self {
-        if !self.is_drop() {
+        if !before.is_empty() && !self.is_drop() {
             self.actions.splice(0..0, before);
         }
         self
@@ -243,13 +243,13 @@ pub(crate) fn targets<'a>(
 fn outputs(
     frame: &Frame,
     (vid, tag): (u16, FrameTag),
-    targets: impl Iterator<Item = (u32, TagForm)>,
+    targets: impl ExactSizeIterator<Item = (u32, TagForm)>,
     looked: &mut Looked,
 ) -> Vec<Action> {
-    let (mut as_is, mut untagged, mut tagged) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut actions, mut untagged, mut tagged) = (Vec::with_capacity(targets.len()), Vec::new(), Vec::new());
     for (port, form) in targets {
         match tag.edit(form, vid) {
-            None => as_is.push(port),
+            None => actions.push(Action::Output(port)),
             Some(TagEdit::Pop) => untagged.push(port),
             Some(TagEdit::Push(_) | TagEdit::Rename(_)) => tagged.push(port),
         }
@@ -258,7 +258,6 @@ fn outputs(
         untagged.clear();
     }
     let sent = |ports: Vec<u32>| ports.into_iter().map(Action::Output);
-    let mut actions: Vec<Action> = sent(as_is).collect();
     let is_popped = !untagged.is_empty() || !tagged.is_empty() && tag == FrameTag::PriorityOnly;
     actions.extend(is_popped.then_some(Action::PopVlan));
     actions.extend(sent(untagged));

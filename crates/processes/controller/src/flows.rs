@@ -1,18 +1,17 @@
 //! The installed flows as the controller remembers them: by name, and by the addresses that they depend on.
 
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher, RandomState};
-use std::ops::Bound;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasher;
 
 use lasthop_bridge_policy::MAC_ONES;
-use lasthop_flow::{Action, Ufid};
+use lasthop_flow::{Action, KeyedState, Ufid};
 
 use crate::addresses::FdbKey;
 use crate::bounds::ABOUT_FEW;
 use crate::claims::Claims;
 use crate::connection::Connection;
 use crate::frame::{Frame, Looked};
+use crate::slot_lists::SlotLists;
 
 /// Prefix of the names of a controller's flows.
 const MARK: [u8; 4] = *b"LHc1";
@@ -21,12 +20,6 @@ const MARK: [u8; 4] = *b"LHc1";
 pub(crate) fn is_ours(ufid: Ufid) -> bool {
     ufid.0.starts_with(&MARK)
 }
-
-/// A flow's port and name.
-pub(crate) type FlowPlace = (u32, Ufid);
-
-/// In front of all flows.
-pub(crate) const FIRST_PLACE: FlowPlace = (0, LOWEST);
 
 const LOWEST: Ufid = Ufid([0; 16]);
 const HIGHEST: Ufid = Ufid([0xff; 16]);
@@ -66,23 +59,25 @@ type Likeness = (Frame, Looked);
 /// All flows of one switch.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
-    /// Boxed, so that growth moves little.
-    flows: HashMap<Ufid, Box<Flow>>,
+    /// By slot: the name and the flow, boxed so that growth moves little.
+    slots: Vec<Option<(Ufid, Box<Flow>)>>,
+    free: Vec<u32>,
+    by_name: HashMap<Ufid, u32, KeyedState>,
     /// Names of flows that have another one than [`Flows::own_name`]: those of an earlier controller.
-    names: HashMap<Likeness, Ufid>,
+    names: HashMap<Likeness, Ufid, KeyedState>,
     /// The secret for new names: guests choose the packets, and must not be able to choose the name of another flow.
-    secret: RandomState,
-    by_source: BTreeSet<(FdbKey, Ufid)>,
-    by_destination: BTreeSet<(FdbKey, Ufid)>,
+    secret: KeyedState,
+    by_source: SlotLists<FdbKey>,
+    by_destination: SlotLists<FdbKey>,
     /// Flows whose source could not be learned, by port.
     unlearned: BTreeSet<(u32, Ufid)>,
-    /// Flows by their packets' input port.
-    by_port: BTreeMap<u32, BTreeSet<Ufid>>,
+    /// Flows by their packets' input port, the oldest first.
+    by_port: SlotLists<u32>,
 }
 
 impl Flows {
     pub(crate) fn len(&self) -> usize {
-        self.flows.len()
+        self.by_name.len()
     }
 
     /// The name of the flow for these packets, existing or new.
@@ -132,22 +127,28 @@ impl Flows {
 
     /// Number of flows of packets from a port.
     pub(crate) fn sum(&self, port: u32) -> usize {
-        self.by_port.get(&port).map_or(0, BTreeSet::len)
+        self.by_port.len(port)
     }
 
-    /// A flow to evict for one more of `port`: one of the port with most flows, if that has more than twice as many.
+    /// A flow to evict for one more of `port`: the oldest of a port with most flows, if that has more than twice as
+    /// many.
     pub(crate) fn evictable_for(&self, port: u32) -> Option<Ufid> {
-        let most = self.by_port.values().max_by_key(|flows| flows.len())?;
-        // Names are random, so no guest can choose the flow.
-        most.first().copied().filter(|_| most.len() > 2 * self.sum(port))
+        let (most, oldest) = self.by_port.longest()?;
+        self.name_in(oldest).filter(|_| most > 2 * self.sum(port))
+    }
+
+    fn name_in(&self, slot: u32) -> Option<Ufid> {
+        self.slots.get(slot as usize)?.as_ref().map(|(ufid, _)| *ufid)
     }
 
     pub(crate) fn get(&self, ufid: Ufid) -> Option<&Flow> {
-        self.flows.get(&ufid).map(Box::as_ref)
+        let slot = *self.by_name.get(&ufid)?;
+        self.slots.get(slot as usize)?.as_ref().map(|(_, flow)| &**flow)
     }
 
     pub(crate) fn get_mut(&mut self, ufid: Ufid) -> Option<&mut Flow> {
-        self.flows.get_mut(&ufid).map(Box::as_mut)
+        let slot = *self.by_name.get(&ufid)?;
+        self.slots.get_mut(slot as usize)?.as_mut().map(|(_, flow)| &mut **flow)
     }
 
     /// Adds a flow under any name, in place of the one that has it.
@@ -161,39 +162,50 @@ impl Flows {
 
     /// Adds a flow under a new name of [`Self::name`].
     pub(crate) fn insert_new(&mut self, ufid: Ufid, flow: Flow) {
-        self.by_source.extend(flow.source().map(|fdb_key| (fdb_key, ufid)));
-        self.by_destination.extend(flow.destination().map(|fdb_key| (fdb_key, ufid)));
-        self.unlearned.extend(flow.is_unlearned.then_some((flow.frame.port, ufid)));
-        self.by_port.entry(flow.frame.port).or_default().insert(ufid);
-        self.flows.insert(ufid, Box::new(flow));
+        // There are at most FLOWS_MAX flows and those of an earlier controller, far fewer than slots have numbers.
+        let slot = self.free.pop().unwrap_or(self.slots.len() as u32);
+        if let Some(fdb_key) = flow.source() {
+            self.by_source.enter(fdb_key, slot);
+        }
+        if let Some(fdb_key) = flow.destination() {
+            self.by_destination.enter(fdb_key, slot);
+        }
+        if flow.is_unlearned {
+            self.unlearned.insert((flow.frame.port, ufid));
+        }
+        self.by_port.enter(flow.frame.port, slot);
+        self.by_name.insert(ufid, slot);
+        let flow = Some((ufid, Box::new(flow)));
+        match self.slots.get_mut(slot as usize) {
+            Some(place) => *place = flow,
+            None => self.slots.push(flow),
+        }
     }
 
     pub(crate) fn remove(&mut self, ufid: Ufid) -> Option<Flow> {
-        let flow = self.flows.remove(&ufid)?;
-        for (index, fdb_key) in
-            [(&mut self.by_source, flow.source()), (&mut self.by_destination, flow.destination())]
-        {
-            fdb_key.map(|fdb_key| index.remove(&(fdb_key, ufid)));
+        let slot = self.by_name.remove(&ufid)?;
+        let (_, flow) = self.slots.get_mut(slot as usize)?.take()?;
+        self.free.push(slot);
+        if let Some(fdb_key) = flow.source() {
+            self.by_source.leave(fdb_key, slot);
         }
-        self.unlearned.remove(&(flow.frame.port, ufid));
+        if let Some(fdb_key) = flow.destination() {
+            self.by_destination.leave(fdb_key, slot);
+        }
+        if flow.is_unlearned {
+            self.unlearned.remove(&(flow.frame.port, ufid));
+        }
+        self.by_port.leave(flow.frame.port, slot);
         if self.earlier_name(&flow.frame, &flow.looked) == Some(ufid) {
             self.names.remove(&(flow.frame, flow.looked));
-        }
-        if let Entry::Occupied(mut own) = self.by_port.entry(flow.frame.port) {
-            own.get_mut().remove(&ufid);
-            if own.get().is_empty() {
-                own.remove();
-            }
         }
         Some(*flow)
     }
 
     /// Flows that depend on an address.
     pub(crate) fn about(&self, fdb_key: FdbKey) -> Vec<Ufid> {
-        let of = |index: &BTreeSet<(FdbKey, Ufid)>| -> Vec<Ufid> {
-            index.range((fdb_key, LOWEST)..=(fdb_key, HIGHEST)).map(|(_, ufid)| *ufid).collect()
-        };
-        [of(&self.by_source), of(&self.by_destination)].concat()
+        let slots = self.by_source.of(fdb_key).chain(self.by_destination.of(fdb_key));
+        slots.filter_map(|slot| self.name_in(slot)).collect()
     }
 
     /// Flows of a port whose source could not be learned.
@@ -202,15 +214,15 @@ impl Flows {
     }
 
     pub(crate) fn names(&self) -> Vec<Ufid> {
-        self.flows.keys().copied().collect()
+        self.iter().map(|(ufid, _)| ufid).collect()
     }
 
     pub(crate) fn into_flows(self) -> impl Iterator<Item = Flow> {
-        self.flows.into_values().map(|flow| *flow)
+        self.slots.into_iter().flatten().map(|(_, flow)| *flow)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ufid, &Flow)> {
-        self.flows.iter().map(|(ufid, flow)| (*ufid, &**flow))
+        self.slots.iter().flatten().map(|(ufid, flow)| (*ufid, &**flow))
     }
 
     /// Whether more than a few flows of a port have sources that could not be learned.
@@ -218,13 +230,12 @@ impl Flows {
         self.unlearned.range((port, LOWEST)..=(port, HIGHEST)).nth(ABOUT_FEW).is_some()
     }
 
-    /// Up to `max` flows behind a place, by port and name; the next place is that of the last one.
-    pub(crate) fn behind(&self, (port, ufid): FlowPlace, max: usize) -> Vec<FlowPlace> {
-        let of_port = |(number, flows): (&u32, &BTreeSet<Ufid>)| -> Vec<FlowPlace> {
-            let from = if *number == port { Bound::Excluded(ufid) } else { Bound::Unbounded };
-            flows.range((from, Bound::Unbounded)).take(max).map(|ufid| (*number, *ufid)).collect()
-        };
-        self.by_port.range(port..).flat_map(of_port).take(max).collect()
+    /// The first flow in the slots from `slot` on, and its slot.
+    pub(crate) fn at_or_behind(&self, slot: usize) -> Option<(usize, Ufid, &Flow)> {
+        let slots = self.slots.iter().enumerate().skip(slot);
+        let mut flows =
+            slots.filter_map(|(slot, flow)| flow.as_ref().map(|(ufid, flow)| (slot, *ufid, &**flow)));
+        flows.next()
     }
 }
 

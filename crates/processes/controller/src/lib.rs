@@ -46,6 +46,7 @@ mod process;
 mod ranges;
 mod requests;
 mod served_switch;
+mod slot_lists;
 mod stats;
 mod switch;
 

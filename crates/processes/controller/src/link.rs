@@ -131,38 +131,36 @@ impl<W: Clone> DatapathLink<W> {
         self.open.len()
     }
 
-    /// Handles a received datagram; adds its replies to `answers`.
-    pub(crate) fn received(&mut self, datagram: &[u8], answers: &mut Vec<Answer<W>>) {
-        for told in talk::read(datagram) {
-            match told {
-                DpifReply::Nothing => {}
-                DpifReply::Hello(port_id) => {
-                    self.port_id = Some(port_id);
-                    let groups = [Family::Vport, Family::Datapath].map(talk::watch);
-                    for first in [talk::listen(), talk::batch()].into_iter().chain(groups) {
-                        self.out.push_back(first);
-                        self.open.push_back(Vec::new());
-                    }
+    /// Handles a reply of a received datagram; adds what it answers to `answers`.
+    pub(crate) fn received(&mut self, reply: DpifReply, answers: &mut Vec<Answer<W>>) {
+        match reply {
+            DpifReply::Nothing => {}
+            DpifReply::Hello(port_id) => {
+                self.port_id = Some(port_id);
+                let groups = [Family::Vport, Family::Datapath].map(talk::watch);
+                for first in [talk::listen(), talk::batch()].into_iter().chain(groups) {
+                    self.out.push_back(first);
+                    self.open.push_back(Vec::new());
                 }
-                DpifReply::End => {
-                    let mut ended = self.open.pop_front().unwrap_or_default();
-                    self.ended += 1;
-                    answers.extend(ended.drain(..).map(|open| Answer::Done(open.what, open.refusal)));
-                    self.spare.1 = ended;
+            }
+            DpifReply::End => {
+                let mut ended = self.open.pop_front().unwrap_or_default();
+                self.ended += 1;
+                answers.extend(ended.drain(..).map(|open| Answer::Done(open.what, open.refusal)));
+                self.spare.1 = ended;
+            }
+            DpifReply::Refused { seq, errno, why } => {
+                if let Some(open) = self.find(seq) {
+                    open.refusal = Some((errno, why));
                 }
-                DpifReply::Refused { seq, errno, why } => {
-                    if let Some(open) = self.find(seq) {
-                        open.refusal = Some((errno, why));
-                    }
-                }
-                DpifReply::Miss(_) | DpifReply::BadMiss(_) => answers.push(Answer::Message(None, told)),
-                DpifReply::Datapath(seq, _)
-                | DpifReply::Port(seq, _)
-                | DpifReply::Flow(seq, _)
-                | DpifReply::Counters(seq, ..) => {
-                    let what = self.find(seq).map(|open| open.what.clone());
-                    answers.push(Answer::Message(what, told));
-                }
+            }
+            DpifReply::Miss(_) | DpifReply::BadMiss(_) => answers.push(Answer::Message(None, reply)),
+            DpifReply::Datapath(seq, _)
+            | DpifReply::Port(seq, _)
+            | DpifReply::Flow(seq, _)
+            | DpifReply::Counters(seq, ..) => {
+                let what = self.find(seq).map(|open| open.what.clone());
+                answers.push(Answer::Message(what, reply));
             }
         }
     }

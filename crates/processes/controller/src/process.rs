@@ -36,6 +36,10 @@ const CHANNEL: u64 = 0;
 /// Datagrams read from each connection in a row; then its requests are sent. Those of a list have some hundred flows,
 /// and packets wait meanwhile.
 const DATAGRAMS_PER_TURN: [usize; LINKS] = [64, 4];
+/// The switch process sends what it has in as few datagrams as it can, of 16 KiB and more. So one shorter than this is
+/// usually the last one: looking for another one would cost a system call, and delay the answers. If there is one, the
+/// poller says so.
+const FULL_BYTES: usize = 8 << 10;
 
 /// Runs until the supervisor is gone.
 pub fn run(mode: sandbox::SandboxMode) -> Result<(), Fault> {
@@ -362,6 +366,9 @@ impl Process {
                 Ok((len, _)) => {
                     let datagram = self.buffer.get(..len).unwrap_or_default();
                     self.controller.received(link, datagram, now_ns());
+                    if len < FULL_BYTES {
+                        return;
+                    }
                 }
                 Err(Errno::AGAIN) => return,
                 Err(Errno::INTR) => {}

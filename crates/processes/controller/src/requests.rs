@@ -8,7 +8,7 @@ use lasthop_flow::Ufid;
 
 use crate::link::DatapathLink;
 use crate::open_packets::InputPort;
-use crate::switch::DatapathChange;
+use crate::switch::{DatapathChange, Switch};
 
 /// A switch's name, which each request about it has.
 pub(crate) type SharedName = Rc<str>;
@@ -67,27 +67,28 @@ impl Sent {
 /// `OVS_METER_BAND_TYPE_DROP`.
 const BAND_DROP: u32 = 1;
 
-/// Appends the request that makes a change to a link; returns whether it was.
+/// Appends the request that makes a change of a switch to a link; returns whether it was.
 pub(crate) fn ask_for(
     link: &mut DatapathLink<Sent>,
-    (switch, epoch): (&SharedName, u64),
-    datapath: i32,
+    (name, epoch): (&SharedName, u64),
+    (datapath, switch): (i32, &Switch),
     change: DatapathChange,
 ) -> bool {
     let flow = |ufid| FlowMessage { datapath, ufid: Some(ufid), ..FlowMessage::default() };
     let meter = |id| MeterMessage { datapath, id: Some(id), ..MeterMessage::default() };
     let sent = |purpose| Sent { purpose, epoch };
     match change {
-        DatapathChange::Install { ufid, matches, actions } => {
-            let parts = FlowParts::of(Some(ufid), &matches, &actions);
+        DatapathChange::Install { ufid } => {
+            let Some((matches, actions)) = switch.parts(ufid) else { return false };
+            let parts = FlowParts::of(Some(ufid), &matches, actions);
             let append = |datagram: &mut Vec<u8>, seq, port_id| {
                 talk::append_flow_new(datagram, seq, port_id, datapath, &parts)
             };
-            link.ask_by(append, sent(Purpose::Flow(Rc::clone(switch), ufid)))
+            link.ask_by(append, sent(Purpose::Flow(Rc::clone(name), ufid)))
         }
         DatapathChange::Modify { ufid, actions } => link.ask(
             &DpifRequest::FlowSet(FlowMessage { actions: Some(actions), ..flow(ufid) }),
-            sent(Purpose::Flow(Rc::clone(switch), ufid)),
+            sent(Purpose::Flow(Rc::clone(name), ufid)),
         ),
         DatapathChange::Remove { ufid } => {
             link.ask(&DpifRequest::FlowDel(flow(ufid)), sent(Purpose::FlowGone))
@@ -95,7 +96,7 @@ pub(crate) fn ask_for(
         DatapathChange::Meter { meter: id, rate } => {
             let band = Band { kind: BAND_DROP, rate, burst: 0, stats: None };
             let wanted = MeterMessage { bands: Some(vec![band]), ..meter(id) };
-            link.ask(&DpifRequest::MeterSet(wanted), sent(Purpose::Meter(Rc::clone(switch))))
+            link.ask(&DpifRequest::MeterSet(wanted), sent(Purpose::Meter(Rc::clone(name))))
         }
         DatapathChange::MeterGone { meter: id } => {
             link.ask(&DpifRequest::MeterDel(meter(id)), sent(Purpose::FlowGone))

@@ -20,7 +20,7 @@ use crate::consult::consult;
 use crate::decide::{Admitted, Decision, View, admit, forward, meter};
 use crate::denial_log::DenialLog;
 use crate::flap_damping::FlapDamping;
-use crate::flows::{self, FIRST_PLACE, Flow, FlowPlace, Flows};
+use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked};
 use crate::gate::Stage;
 use crate::groups::Groups;
@@ -32,11 +32,24 @@ mod tests;
 /// A change for the datapath.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DatapathChange {
-    Install { ufid: Ufid, matches: Box<Match>, actions: Vec<Action> },
-    Modify { ufid: Ufid, actions: Vec<Action> },
-    Remove { ufid: Ufid },
-    Meter { meter: u32, rate: u32 },
-    MeterGone { meter: u32 },
+    /// Install this flow, unless it is forgotten by then.
+    Install {
+        ufid: Ufid,
+    },
+    Modify {
+        ufid: Ufid,
+        actions: Vec<Action>,
+    },
+    Remove {
+        ufid: Ufid,
+    },
+    Meter {
+        meter: u32,
+        rate: u32,
+    },
+    MeterGone {
+        meter: u32,
+    },
 }
 
 /// Counters of events.
@@ -59,8 +72,8 @@ pub(crate) struct FlowCounts {
 /// The end of a round of counters: flows are checked in turns, since one turn for all would hold up packets.
 #[derive(Clone, Copy, Debug)]
 struct IdleCheck {
-    /// The last flow that was checked.
-    at: FlowPlace,
+    /// The slot of the next flow to check.
+    at: usize,
     idle_ns: u64,
 }
 
@@ -308,8 +321,7 @@ impl Switch {
             // it.
             if known.used_ns.saturating_add(2 * COUNTING_NS) <= now_ns {
                 known.used_ns = now_ns;
-                let (matches, actions) = (Box::new(frame.to_match(looked)), known.actions.clone());
-                self.changes.push_back(DatapathChange::Install { ufid, matches, actions });
+                self.changes.push_back(DatapathChange::Install { ufid });
             }
             return;
         }
@@ -332,8 +344,7 @@ impl Switch {
         };
         self.flows.insert_new(ufid, flow);
         self.counts.installed += 1;
-        let matches = Box::new(frame.to_match(looked));
-        self.changes.push_back(DatapathChange::Install { ufid, matches, actions: actions.clone() });
+        self.changes.push_back(DatapathChange::Install { ufid });
     }
 
     /// Makes room for one more flow of a port, if necessary by evicting one of a port with far more flows.
@@ -369,7 +380,7 @@ impl Switch {
 
     /// Revalidates flows whose sources could not be learned, once there is room again: their packets have to be seen.
     fn revalidate_unlearned(&mut self, now_ns: u64) {
-        let (freed, is_unblocked) = self.addresses.take_freed();
+        let Some((freed, is_unblocked)) = self.addresses.take_freed() else { return };
         // The freed room may be taken already; a moving address costs little even if many flows wait.
         let has_room = |(number, port): &(&u32, &Port)| {
             (is_unblocked || freed.contains(number)) && self.addresses.has_room(**number, port)
@@ -473,6 +484,12 @@ impl Switch {
     /// The next change for the datapath.
     pub(crate) fn take_change(&mut self) -> Option<DatapathChange> {
         self.changes.pop_front()
+    }
+
+    /// The match and the actions of a flow.
+    pub(crate) fn parts(&self, ufid: Ufid) -> Option<(Match, &[Action])> {
+        let flow = self.flows.get(ufid)?;
+        Some((flow.frame.to_match(&flow.looked), &flow.actions))
     }
 
     /// Forgets the datapath's state, since another process may serve it. Addresses stay.
@@ -584,7 +601,7 @@ impl Switch {
 
     /// Ends the round. [`Self::check_some`] follows until it is over.
     pub(crate) fn end_round(&mut self) {
-        self.idle_check = Some(IdleCheck { at: FIRST_PLACE, idle_ns: self.idle_ns() });
+        self.idle_check = Some(IdleCheck { at: 0, idle_ns: self.idle_ns() });
     }
 
     /// Whether the end of a round is not over.
@@ -597,22 +614,24 @@ impl Switch {
         let Some(IdleCheck { at, idle_ns }) = self.idle_check else { return };
         // A recently installed flow may be missing in the counters.
         let sure_ns = self.round_began_ns.saturating_sub(2 * COUNTING_NS);
-        let (places, changes) = (self.flows.behind(at, FLOWS_PER_TURN), self.changes.len());
-        let is_last = places.len() < FLOWS_PER_TURN;
-        for at in places {
-            if self.changes.len() >= changes + CHANGES_PER_TURN {
+        let (mut at, changes) = (at, self.changes.len());
+        for _ in 0..FLOWS_PER_TURN {
+            let Some((slot, ufid, flow)) = self.flows.at_or_behind(at) else {
+                self.idle_check = None;
                 return;
+            };
+            if self.changes.len() >= changes + CHANGES_PER_TURN {
+                break;
             }
-            self.idle_check = Some(IdleCheck { at, idle_ns });
-            let Some(flow) = self.flows.get(at.1) else { continue };
+            at = slot + 1;
             if flow.round < self.round && flow.used_ns < sure_ns {
-                self.forget_flow(at.1);
+                self.forget_flow(ufid);
             } else if flow.used_ns.saturating_add(idle_ns) < now_ns {
                 self.counts.idle += 1;
-                self.remove(at.1);
+                self.remove(ufid);
             }
         }
-        self.idle_check.take_if(|_| is_last);
+        self.idle_check = Some(IdleCheck { at, idle_ns });
     }
 
     /// How long an unused flow stays.

@@ -32,7 +32,12 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Action>, Refusal> {
 fn decode_list(attrs: Attrs<'_>, depth_left: usize) -> Result<Vec<Action>, Refusal> {
     let too_deep = Refusal::new(Errno::EOVERFLOW, "actions are nested deeper than 16");
     let depth_left = depth_left.checked_sub(1).ok_or(too_deep)?;
-    attrs.map(|attr| decode_one(&attr?, depth_left)).collect()
+    // The exact number: a flow's actions are kept as long as the flow.
+    let mut actions = Vec::with_capacity(attrs.clone().count());
+    for attr in attrs {
+        actions.push(decode_one(&attr?, depth_left)?);
+    }
+    Ok(actions)
 }
 
 fn decode_one(attr: &Attr<'_>, depth_left: usize) -> Result<Action, Refusal> {
@@ -189,7 +194,7 @@ pub fn encode(writer: &mut Writer, actions: &[Action]) {
 
 fn encode_one(writer: &mut Writer, action: &Action) {
     match action {
-        Action::Output(port) => writer.put(uapi::OUTPUT, &port.to_ne_bytes()),
+        Action::Output(port) => writer.put_fixed(uapi::OUTPUT, &port.to_ne_bytes()),
         Action::Userspace(userspace) => {
             writer.nest(uapi::USERSPACE, |nested| encode_userspace(nested, userspace))
         }

@@ -12,6 +12,8 @@ use crate::refusal::{Errno, Refusal};
 pub const HEADER_BYTES: usize = 4;
 /// Bits of a type without its flags, "nested" and "network byte order", which the kernel ignores, too.
 const TYPE_MASK: u16 = 0x3fff;
+/// Bytes of the longest attribute of fixed length that is written at once: more than any group of fields has.
+const FIXED_BYTES: usize = 64;
 
 /// One attribute of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +100,7 @@ impl<'a> Attrs<'a> {
         Self { rest: bytes }
     }
 
+    #[inline]
     fn take(&mut self) -> Result<Attr<'a>, Refusal> {
         let wrong = Refusal::invalid(
             "an attribute is longer than the message around it, or shorter than its own header",
@@ -115,6 +118,7 @@ impl<'a> Attrs<'a> {
 impl<'a> Iterator for Attrs<'a> {
     type Item = Result<Attr<'a>, Refusal>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         (!self.rest.is_empty()).then(|| self.take())
     }
@@ -164,10 +168,27 @@ impl Writer {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }
 
+    /// As [`Writer::put`], for a payload whose length is a constant: then it is a few stores, and most attributes are
+    /// so.
+    #[inline(always)]
+    pub(crate) fn put_fixed(&mut self, kind: u16, payload: &[u8]) {
+        let mut attr = [0; FIXED_BYTES];
+        let len = HEADER_BYTES + payload.len();
+        if let (Some(place), Ok(len_bytes)) = (attr.get_mut(HEADER_BYTES..len), u16::try_from(len)) {
+            place.copy_from_slice(payload);
+            attr[..2].copy_from_slice(&len_bytes.to_ne_bytes());
+            attr[2..HEADER_BYTES].copy_from_slice(&kind.to_ne_bytes());
+            self.bytes.extend_from_slice(&attr[..len.next_multiple_of(4)]);
+        } else {
+            self.put(kind, payload);
+        }
+    }
+
     /// Adds an attribute, if there is a payload for it.
+    #[inline]
     pub fn put_some<const N: usize>(&mut self, kind: u16, payload: Option<[u8; N]>) {
         if let Some(payload) = payload {
-            self.put(kind, &payload);
+            self.put_fixed(kind, &payload);
         }
     }
 

@@ -7,7 +7,7 @@
 //! ```
 
 use arrayvec::ArrayVec;
-use lasthop_flow::{CtKey, FlowKey, Group, MPLS_MAX, Nsh, VLAN_PRESENT, VLANS_MAX, Vlan};
+use lasthop_flow::{FlowKey, Group, MPLS_MAX, Nsh, VLAN_PRESENT, VLANS_MAX, Vlan};
 use lasthop_wire::headers::ETHERTYPES_VLAN;
 
 use crate::attr::{Attr, Attrs, Writer};
@@ -16,63 +16,108 @@ use crate::refusal::Refusal;
 use crate::tunnel;
 use crate::uapi::key as uapi;
 
-const KINDS: usize = uapi::LAST as usize + 1;
 /// The mask of a tag's control word if the mask lacks it: all bits.
 const TCI_EXACT: u16 = 0xffff;
 
-/// A key's attributes by type, of all levels. Each type appears once.
-struct Raw<'a>([Option<Attr<'a>>; KINDS]);
+/// Reads the attributes of a key, of all levels, into it. Each type appears once.
+struct Reader<'a, 'k> {
+    key: &'k mut FlowKey,
+    /// A bit for each type that was met.
+    met: u64,
+    /// The attributes that VLAN tags consist of, at the level that was read last.
+    ether_type: Option<Attr<'a>>,
+    vlan: Option<Attr<'a>>,
+    encap: Option<Attr<'a>>,
+}
 
-impl<'a> Raw<'a> {
-    fn fill(&mut self, attrs: Attrs<'a>) -> Result<(), Refusal> {
+impl<'a, 'k> Reader<'a, 'k> {
+    fn new(key: &'k mut FlowKey) -> Self {
+        const { assert!(uapi::LAST < u64::BITS as u16, "each type has a bit") };
+        Self { key, met: 0, ether_type: None, vlan: None, encap: None }
+    }
+
+    fn read(&mut self, attrs: Attrs<'a>) -> Result<(), Refusal> {
         for attr in attrs {
             let attr = attr?;
-            let place = self.0.get_mut(usize::from(attr.kind)).filter(|_| attr.kind != 0);
-            let place = place
-                .ok_or(Refusal::invalid("the flow key has an attribute of a type that is not known here"))?;
-            if place.replace(attr).is_some() {
+            if attr.kind == 0 || attr.kind > uapi::LAST {
+                return Err(Refusal::invalid(
+                    "the flow key has an attribute of a type that is not known here",
+                ));
+            }
+            if self.has(attr.kind) {
                 return Err(Refusal::invalid("the flow key has an attribute twice"));
             }
+            self.met |= 1 << attr.kind;
+            self.set(attr)?;
         }
         Ok(())
     }
 
-    fn take(&mut self, kind: u16) -> Option<Attr<'a>> {
-        self.0.get_mut(usize::from(kind)).and_then(Option::take)
-    }
-
     fn has(&self, kind: u16) -> bool {
-        self.0.get(usize::from(kind)).is_some_and(Option::is_some)
+        self.met & 1 << kind != 0
     }
 
-    fn group<G: Group>(&mut self, kind: u16) -> Result<Option<G>, Refusal> {
-        self.take(kind).map(|attr| group(&attr)).transpose()
+    fn set(&mut self, attr: Attr<'a>) -> Result<(), Refusal> {
+        let key = &mut *self.key;
+        match attr.kind {
+            uapi::ETHERTYPE => self.ether_type = Some(attr),
+            uapi::VLAN => self.vlan = Some(attr),
+            uapi::ENCAP => self.encap = Some(attr),
+            uapi::RECIRC_ID => key.recirc_id = group(&attr)?,
+            uapi::DP_HASH => key.dp_hash = group(&attr)?,
+            uapi::PRIORITY => key.priority = group(&attr)?,
+            uapi::IN_PORT => key.in_port = group(&attr)?,
+            uapi::SKB_MARK => key.mark = group(&attr)?,
+            uapi::TUNNEL => key.tunnel = Some(Box::new(tunnel::decode(attr.nested())?)),
+            uapi::CT_STATE => key.ct.state = group(&attr)?,
+            uapi::CT_ZONE => key.ct.zone = Some(u16::from_ne_bytes(array(&attr)?)),
+            uapi::CT_MARK => key.ct.mark = group(&attr)?,
+            uapi::CT_LABELS => key.ct.labels = Some(array(&attr)?),
+            uapi::CT_ORIG_TUPLE_IPV4 => key.ct.tuple4 = group(&attr)?,
+            uapi::CT_ORIG_TUPLE_IPV6 => key.ct.tuple6 = group(&attr)?,
+            uapi::ETHERNET => key.ethernet = group(&attr)?,
+            uapi::IPV4 => key.ipv4 = group(&attr)?,
+            uapi::IPV6 => key.ipv6 = group(&attr)?,
+            uapi::ARP => key.arp = group(&attr)?,
+            uapi::MPLS => key.mpls = decode_mpls(&attr)?,
+            uapi::NSH => key.nsh = Some(nsh::decode(attr.nested())?),
+            uapi::TCP => key.tcp = group(&attr)?,
+            uapi::TCP_FLAGS => key.tcp_flags = Some(be16(&attr)?),
+            uapi::UDP => key.udp = group(&attr)?,
+            uapi::SCTP => key.sctp = group(&attr)?,
+            uapi::ICMP => key.icmp = group(&attr)?,
+            uapi::ICMPV6 => key.icmpv6 = group(&attr)?,
+            uapi::ND => key.nd = group(&attr)?,
+            _ => {}
+        }
+        Ok(())
     }
 
-    fn u32(&mut self, kind: u16) -> Result<Option<u32>, Refusal> {
-        self.group(kind)
+    /// Takes an attribute of tags; the next level may have another one.
+    fn take(&mut self, kind: u16) -> Option<Attr<'a>> {
+        self.met &= !(1 << kind);
+        match kind {
+            uapi::ETHERTYPE => self.ether_type.take(),
+            uapi::VLAN => self.vlan.take(),
+            uapi::ENCAP => self.encap.take(),
+            _ => None,
+        }
     }
 
-    fn be16(&mut self, kind: u16) -> Result<Option<u16>, Refusal> {
-        self.take(kind).map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()
-    }
-
-    /// Walks VLAN tags inwards; `levels` gets the tag at each level, or `None`.
-    fn tags(
-        &mut self,
-        is_tag: impl Fn(&Self, usize) -> Result<bool, Refusal>,
-    ) -> Result<ArrayVec<Vlan, VLANS_MAX>, Refusal> {
-        let mut vlans = ArrayVec::new();
-        while is_tag(self, vlans.len())? {
-            let tpid = self.be16(uapi::ETHERTYPE)?.unwrap_or(0);
-            let tci = self.be16(uapi::VLAN)?.unwrap_or(TCI_EXACT);
+    /// Walks VLAN tags inwards; `is_tag` says for each level whether there is one.
+    fn tags(&mut self, is_tag: impl Fn(&Self, usize) -> Result<bool, Refusal>) -> Result<(), Refusal> {
+        while is_tag(self, self.key.vlans.len())? {
+            let tpid = self.take(uapi::ETHERTYPE).map_or(Ok(0), |attr| be16(&attr))?;
+            let tci = self.take(uapi::VLAN).map_or(Ok(TCI_EXACT), |attr| be16(&attr))?;
             let too_many = Refusal::invalid("the flow key has more VLAN tags than are matched");
-            vlans.try_push(Vlan { tpid, tci }).map_err(|_| too_many)?;
+            self.key.vlans.try_push(Vlan { tpid, tci }).map_err(|_| too_many)?;
             if let Some(encap) = self.take(uapi::ENCAP) {
-                self.fill(encap.nested())?;
+                self.read(encap.nested())?;
             }
         }
-        Ok(vlans)
+        // The EtherType behind all tags.
+        self.key.ether_type = self.ether_type.map(|attr| be16(&attr)).transpose()?;
+        Ok(())
     }
 }
 
@@ -82,9 +127,15 @@ fn array<const N: usize>(attr: &Attr<'_>) -> Result<[u8; N], Refusal> {
         .map_err(|_| Refusal::invalid("an attribute of the flow key does not have the length of its type"))
 }
 
-fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
+fn be16(attr: &Attr<'_>) -> Result<u16, Refusal> {
+    array(attr).map(u16::from_be_bytes)
+}
+
+/// Reads a group of fields, which is there.
+#[inline]
+fn group<G: Group>(attr: &Attr<'_>) -> Result<Option<G>, Refusal> {
     let wrong = Refusal::invalid("an attribute of the flow key does not have the length of its type");
-    G::from_bytes(attr.payload).ok_or(wrong)
+    G::from_bytes(attr.payload).ok_or(wrong).map(Some)
 }
 
 /// Decodes a key.
@@ -93,17 +144,22 @@ fn group<G: Group>(attr: &Attr<'_>) -> Result<G, Refusal> {
 /// EINVAL for attributes that are unknown, come twice, have a wrong length, or lack a VLAN header.
 /// [`lasthop_flow::Match::check`] checks whether the key is complete.
 pub fn decode(attrs: Attrs<'_>) -> Result<FlowKey, Refusal> {
-    let mut raw = Raw([None; KINDS]);
-    raw.fill(attrs)?;
-    let vlans = raw.tags(is_tag)?;
-    decode_rest(raw, vlans)
+    let mut key = FlowKey::default();
+    decode_into(&mut key, attrs)?;
+    Ok(key)
 }
 
-fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
-    let attr = raw.0.get(usize::from(uapi::ETHERTYPE)).copied().flatten();
-    let ether_type = attr.map(|attr| array(&attr).map(u16::from_be_bytes)).transpose()?;
+/// As [`decode`], into an empty key where it is to be: keys are long to copy.
+pub(crate) fn decode_into(key: &mut FlowKey, attrs: Attrs<'_>) -> Result<(), Refusal> {
+    let mut reader = Reader::new(key);
+    reader.read(attrs)?;
+    reader.tags(is_tag)
+}
+
+fn is_tag(reader: &Reader<'_, '_>, level: usize) -> Result<bool, Refusal> {
+    let ether_type = reader.ether_type.map(|attr| be16(&attr)).transpose()?;
     let is_tag = ether_type.is_some_and(|kind| ETHERTYPES_VLAN.contains(&kind));
-    let parts = [raw.has(uapi::VLAN), raw.has(uapi::ENCAP)];
+    let parts = [reader.vlan.is_some(), reader.encap.is_some()];
     if level == VLANS_MAX && parts == [false, false] {
         return Ok(false); // beyond the tags that are matched, it is an EtherType like others
     }
@@ -120,54 +176,23 @@ fn is_tag(raw: &Raw<'_>, level: usize) -> Result<bool, Refusal> {
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.
 pub fn decode_mask(attrs: Attrs<'_>, key: &FlowKey) -> Result<FlowKey, Refusal> {
-    let mut raw = Raw([None; KINDS]);
-    raw.fill(attrs)?;
-    let mut vlans = raw.tags(|_, level| Ok(level < key.vlans.len()))?;
-    for vlan in vlans.iter_mut().filter(|vlan| vlan.tci == 0) {
-        vlan.tci = VLAN_PRESENT;
-    }
-    if raw.has(uapi::VLAN) || raw.has(uapi::ENCAP) {
+    let mut mask = FlowKey::default();
+    decode_mask_into(&mut mask, attrs, key)?;
+    Ok(mask)
+}
+
+/// As [`decode_mask`], into an empty mask where it is to be.
+pub(crate) fn decode_mask_into(mask: &mut FlowKey, attrs: Attrs<'_>, key: &FlowKey) -> Result<(), Refusal> {
+    let mut reader = Reader::new(mask);
+    reader.read(attrs)?;
+    reader.tags(|_, level| Ok(level < key.vlans.len()))?;
+    if reader.vlan.is_some() || reader.encap.is_some() {
         return Err(Refusal::invalid("the mask has a VLAN tag that the key does not have"));
     }
-    decode_rest(raw, vlans)
-}
-
-fn decode_rest(mut raw: Raw<'_>, vlans: ArrayVec<Vlan, VLANS_MAX>) -> Result<FlowKey, Refusal> {
-    Ok(FlowKey {
-        recirc_id: raw.u32(uapi::RECIRC_ID)?,
-        dp_hash: raw.u32(uapi::DP_HASH)?,
-        priority: raw.u32(uapi::PRIORITY)?,
-        in_port: raw.u32(uapi::IN_PORT)?,
-        mark: raw.u32(uapi::SKB_MARK)?,
-        tunnel: raw.take(uapi::TUNNEL).map(|attr| tunnel::decode(attr.nested()).map(Box::new)).transpose()?,
-        ct: decode_ct(&mut raw)?,
-        ethernet: raw.group(uapi::ETHERNET)?,
-        vlans,
-        ether_type: raw.be16(uapi::ETHERTYPE)?,
-        ipv4: raw.group(uapi::IPV4)?,
-        ipv6: raw.group(uapi::IPV6)?,
-        arp: raw.group(uapi::ARP)?,
-        mpls: raw.take(uapi::MPLS).map(|attr| decode_mpls(&attr)).transpose()?.unwrap_or_default(),
-        nsh: raw.take(uapi::NSH).map(|attr| nsh::decode(attr.nested())).transpose()?,
-        tcp: raw.group(uapi::TCP)?,
-        tcp_flags: raw.be16(uapi::TCP_FLAGS)?,
-        udp: raw.group(uapi::UDP)?,
-        sctp: raw.group(uapi::SCTP)?,
-        icmp: raw.group(uapi::ICMP)?,
-        icmpv6: raw.group(uapi::ICMPV6)?,
-        nd: raw.group(uapi::ND)?,
-    })
-}
-
-fn decode_ct(raw: &mut Raw<'_>) -> Result<CtKey, Refusal> {
-    Ok(CtKey {
-        state: raw.u32(uapi::CT_STATE)?,
-        zone: raw.take(uapi::CT_ZONE).map(|attr| array(&attr).map(u16::from_ne_bytes)).transpose()?,
-        mark: raw.u32(uapi::CT_MARK)?,
-        labels: raw.take(uapi::CT_LABELS).map(|attr| array(&attr)).transpose()?,
-        tuple4: raw.group(uapi::CT_ORIG_TUPLE_IPV4)?,
-        tuple6: raw.group(uapi::CT_ORIG_TUPLE_IPV6)?,
-    })
+    for vlan in mask.vlans.iter_mut().filter(|vlan| vlan.tci == 0) {
+        vlan.tci = VLAN_PRESENT;
+    }
+    Ok(())
 }
 
 fn decode_mpls(attr: &Attr<'_>) -> Result<ArrayVec<u32, MPLS_MAX>, Refusal> {
@@ -235,9 +260,10 @@ fn encode_headers(writer: &mut Writer, key: &FlowKey) {
 }
 
 /// Encodes a group of fields, if it is present.
+#[inline]
 pub(crate) fn put_group<G: Group>(writer: &mut Writer, kind: u16, group: Option<G>) {
     if let Some(group) = group {
-        writer.put(kind, group.to_image().as_ref());
+        writer.put_fixed(kind, group.to_image().as_ref());
     }
 }
 

@@ -237,8 +237,13 @@ fn object(kind: u16, seq: u32, command: u8, datapath: i32, attrs: Attrs<'_>) -> 
             DpifReply::Counters(seq, ufid, stats)
         }
         Family::Flow => DpifReply::Flow(seq, Box::new(FlowMessage::decode(datapath, attrs).ok()?)),
-        Family::Packet if command == packet::MISS => PacketMessage::decode(datapath, attrs)
-            .map_or(DpifReply::BadMiss(datapath), |packet| DpifReply::Miss(Box::new(packet))),
+        Family::Packet if command == packet::MISS => {
+            let mut packet = Box::new(PacketMessage { datapath, ..PacketMessage::default() });
+            match packet.read(attrs) {
+                Ok(()) => DpifReply::Miss(packet),
+                Err(_) => DpifReply::BadMiss(datapath),
+            }
+        }
         Family::Packet | Family::Meter | Family::CtLimit => return None,
     })
 }

@@ -77,9 +77,9 @@ fn a_name_that_another_flow_has_is_not_taken_for_the_flow() {
     let mut switch = switch();
     let mut made_for = |port: u32| {
         switch.miss(&key(port, 1 << 16), 1);
-        let Some(DatapathChange::Install { ufid, matches, actions }) = switch.take_change() else {
-            panic!("a flow")
-        };
+        let Some(DatapathChange::Install { ufid }) = switch.take_change() else { panic!("a flow") };
+        let (matches, actions) =
+            switch.parts(ufid).map(|(matches, actions)| (matches, actions.to_vec())).expect("it");
         switch.remove(ufid);
         switch.changes.clear();
         (ufid, matches, actions)

@@ -83,7 +83,7 @@ impl Packet<'_> {
         let execution = execution.map(|execution| execution.with_tunnel(self.record.tunnel));
         match execution {
             Ok(execution) if has_room => {
-                adapter.inject((self.port, 0), self.module, execution, (self.frame, Offload::default()));
+                adapter.inject((self.port, 0), self.module, execution, (&self.frame, Offload::default()));
             }
             Ok(_) => adapter.inside.engine().lost(self.port, 1, DropReason::RxShare),
             Err(reason) => adapter.inside.engine().lost(self.port, 1, reason),
@@ -124,7 +124,7 @@ impl Fragments {
         let lose = |reason| adapter.inside.engine().lost(port, fragments.into(), reason);
         match (offload, execution) {
             (Ok(offload), Some(execution)) if adapter.places.under_way.has_room(port) => {
-                adapter.inject((port, 0), module, execution, (frame, offload));
+                adapter.inject((port, 0), module, execution, (&frame, offload));
             }
             (Ok(_), _) => lose(DropReason::RxShare),
             (Err(_), _) => lose(DropReason::FragMalformed),

@@ -188,9 +188,9 @@ impl Interface {
 
     /// Has a worker send the packets that clients sent in this turn: one message for all.
     fn send_out(&mut self, inside: &Datapath) {
-        // The next turn sends about as many.
-        let room = Vec::with_capacity(self.places.outgoing.len());
-        inside.engine().inject(std::mem::replace(&mut self.places.outgoing, room));
+        if !self.places.outgoing.is_empty() {
+            inside.engine().inject(self.places.outgoing.take());
+        }
     }
 
     fn serve_some(&mut self, inside: &mut Datapath) {

@@ -1,7 +1,7 @@
 //! Packets to the control plane and from it, with the userspace actions of executed packets.
 
 use std::collections::VecDeque;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,9 +9,9 @@ use lasthop_dpif::datapath::{DatapathId, Execute};
 use lasthop_dpif::family::PacketMessage;
 use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
 use lasthop_dpif::{Errno, Refusal};
-use lasthop_engine::{Injected, InjectedPacket, UpcallRecord};
+use lasthop_engine::{InjectedPacket, UpcallRecord};
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use lasthop_flow::{Action, FlowKey, Userspace};
+use lasthop_flow::{Action, FlowKey, KeyedState, Userspace};
 use lasthop_flowtable::{
     EXECUTED, Execution, Executions, FlowModule, describe, tracked, tunnel_of, tunnel_told,
 };
@@ -88,10 +88,9 @@ impl UnderWay {
 
 /// A packet's hash goes up with it and returns when it is executed. The lower half is its flow's hash; by the upper
 /// half, the ticket, the flow table knows that the packet has been answered.
-fn hash_of(key: &FlowKey, ticket: u32) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (key.ethernet, key.ipv4, key.ipv6, key.tcp.or(key.udp).or(key.sctp)).hash(&mut hasher);
-    u64::from(ticket) << 32 | u64::from(hasher.finish() as u32)
+fn hash_of(state: &KeyedState, key: &FlowKey, ticket: u32) -> u64 {
+    let hash = state.hash_one((key.ethernet, key.ipv4, key.ipv6, key.tcp.or(key.udp).or(key.sctp)));
+    u64::from(ticket) << 32 | u64::from(hash as u32)
 }
 
 fn ticket_in(hash: u64) -> u32 {
@@ -131,7 +130,7 @@ impl Places {
         };
         let tunnel = record.tunnel.as_ref().map(tunnel_told).map(Box::new);
         let key = FlowKey { tunnel, ..describe(frame, &record.metadata) };
-        let hash = Some(hash_of(&key, record.ticket));
+        let hash = Some(hash_of(&self.upcall_hash, &key, record.ticket));
         let packet = std::mem::take(frame);
         let key = FlowKey { in_port: key.in_port.filter(|number| *number != u32::from(NO_PORT)), ..key };
         let len_bytes = Some(record.len_bytes).filter(|len| *len as usize > packet.len());
@@ -235,7 +234,7 @@ impl Adapter<'_> {
                 self.inside.engine().upcalls_lost(origin, 1);
             })?;
         let offload = mru_bytes.map_or_else(Offload::default, |mtu_bytes| fragmented(&packet, mtu_bytes));
-        self.inject((origin, ticket), module, execution, (packet, offload));
+        self.inject((origin, ticket), module, execution, (&packet, offload));
         Ok(())
     }
 
@@ -276,16 +275,15 @@ impl Adapter<'_> {
         (origin, ticket): (PortId, u32),
         module: Arc<FlowModule>,
         execution: Execution,
-        packet: (Vec<u8>, Offload),
+        (frame, offload): (&[u8], Offload),
     ) {
         let (executions, under_way) = (self.inside.executions(), Arc::clone(&self.places.under_way));
-        let (frame, offload) = packet;
         let len_bytes = frame.len();
         under_way.enter(origin, len_bytes);
         let execution = Some(execution);
         let packet =
             OutgoingPacket { executions, module, execution, ticket, under_way, port: origin, len_bytes };
-        self.places.outgoing.push(Injected { origin, frame, offload, packet });
+        self.places.outgoing.push(origin, frame, offload, packet);
     }
 }
 
@@ -375,10 +373,11 @@ mod tests {
     fn a_hash_brings_the_ticket_back_and_tells_flows_apart() {
         let key =
             |port| FlowKey { udp: Some(lasthop_flow::Ports { src: port, dst: 1 }), ..FlowKey::default() };
-        let hash = hash_of(&key(1), 0x1_0007);
-        assert_eq!((ticket_in(hash), ticket_in(hash_of(&key(1), 0))), (0x1_0007, 0));
-        assert_eq!(hash as u32, hash_of(&key(1), 0) as u32);
-        assert_ne!(hash as u32, hash_of(&key(2), 0) as u32);
+        let state = KeyedState::new();
+        let hash = hash_of(&state, &key(1), 0x1_0007);
+        assert_eq!((ticket_in(hash), ticket_in(hash_of(&state, &key(1), 0))), (0x1_0007, 0));
+        assert_eq!(hash as u32, hash_of(&state, &key(1), 0) as u32);
+        assert_ne!(hash as u32, hash_of(&state, &key(2), 0) as u32);
     }
 
     fn data(len: usize) -> Vec<Userspace> {

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use lasthop_dpif::datapath::{DatapathId, Meter, RemovalId};
 use lasthop_dpif::server::{PeerId, Reader};
-use lasthop_engine::{Engine, EngineStats, Injected, PortStats};
+use lasthop_engine::{Engine, EngineStats, Injections, PortStats};
+use lasthop_flow::KeyedState;
 use lasthop_flowtable::{FlowModule, Removed};
 use lasthop_module_api::{PortId, SwitchId};
 
@@ -55,7 +56,7 @@ pub(super) struct Places {
     last_origin: u16,
     pub(super) under_way: Arc<UnderWay>,
     /// Packets of clients that go to a worker together at the end of the turn; they count as under way.
-    pub(super) outgoing: Vec<Injected<OutgoingPacket>>,
+    pub(super) outgoing: Injections<OutgoingPacket>,
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
     /// Upcalls to them that they have not answered.
@@ -73,6 +74,8 @@ pub(super) struct Places {
     pub(super) is_memory_full: bool,
     /// Limits and timeout policies of clients.
     pub(super) ct_settings: CtSettings,
+    /// The secret of packets' hashes, which choose among the readers of a port's misses.
+    pub(super) upcall_hash: KeyedState,
     told: RefCell<ReportedCounters>,
 }
 

@@ -57,7 +57,7 @@ impl<'a> FlowParts<'a> {
     /// Encodes the attributes; omits counters of zero, as the kernel does.
     pub fn encode(&self, writer: &mut Writer) {
         if let Some(ufid) = self.ufid {
-            writer.put(uapi::UFID, &ufid.0);
+            writer.put_fixed(uapi::UFID, &ufid.0);
         }
         if let Some(key) = self.key {
             writer.nest(uapi::KEY, |nested| key::encode(nested, key));
@@ -96,23 +96,32 @@ impl FlowMessage {
     /// EINVAL for invalid keys, masks and actions, ERANGE for other attributes of a wrong length.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
         let mut message = Self { datapath, ..Self::default() };
+        message.read(attrs)?;
+        Ok(message)
+    }
+
+    /// As [`Self::decode`], into an empty message where it is to be: messages are long to copy.
+    pub(crate) fn read(&mut self, attrs: Attrs<'_>) -> Result<(), Refusal> {
         let (mut mask, mut stats) = (None, Stats::default());
         for attr in attrs {
             let attr = attr?;
             match attr.kind {
-                uapi::KEY => message.key = Some(key::decode(attr.nested())?),
+                uapi::KEY => key::decode_into(self.key.insert(FlowKey::default()), attr.nested())?,
                 uapi::MASK => mask = Some(attr),
-                uapi::ACTIONS => message.actions = Some(action::decode(attr.payload)?),
-                uapi::CLEAR => message.is_clear = true,
-                uapi::PROBE => message.is_probe = true,
-                uapi::UFID => message.ufid = Some(decode_ufid(&attr)?),
-                uapi::UFID_FLAGS => message.omitted = Some(attr.u32()?),
+                uapi::ACTIONS => self.actions = Some(action::decode(attr.payload)?),
+                uapi::CLEAR => self.is_clear = true,
+                uapi::PROBE => self.is_probe = true,
+                uapi::UFID => self.ufid = Some(decode_ufid(&attr)?),
+                uapi::UFID_FLAGS => self.omitted = Some(attr.u32()?),
                 _ => stats.decode(&attr)?,
             }
         }
-        message.mask = mask.map(|mask| decode_mask(&mask, message.key.as_ref())).transpose()?;
-        message.stats = stats.is_there.then_some(stats.counters);
-        Ok(message)
+        if let Some(mask) = mask {
+            let key = self.key.as_ref().ok_or(Refusal::invalid("a mask without a key"))?;
+            key::decode_mask_into(self.mask.insert(FlowKey::default()), mask.nested(), key)?;
+        }
+        self.stats = stats.is_there.then_some(stats.counters);
+        Ok(())
     }
 
     /// Encodes the attributes; omits counters of zero, as the kernel does.
@@ -124,12 +133,6 @@ impl FlowMessage {
         writer.put_flag(uapi::PROBE, self.is_probe);
         writer.put_some(uapi::UFID_FLAGS, self.omitted.map(u32::to_ne_bytes));
     }
-}
-
-/// Decodes a mask, which needs its key.
-fn decode_mask(mask: &Attr<'_>, key: Option<&FlowKey>) -> Result<FlowKey, Refusal> {
-    let key = key.ok_or(Refusal::invalid("a mask without a key"))?;
-    key::decode_mask(mask.nested(), key)
 }
 
 fn decode_ufid(attr: &Attr<'_>) -> Result<Ufid, Refusal> {
@@ -165,6 +168,6 @@ fn encode_stats(writer: &mut Writer, stats: &FlowStats) {
         writer.put(uapi::TCP_FLAGS, &[tcp_flags]);
     }
     if stats.used_ms != 0 {
-        writer.put(uapi::USED, &stats.used_ms.to_ne_bytes());
+        writer.put_fixed(uapi::USED, &stats.used_ms.to_ne_bytes());
     }
 }

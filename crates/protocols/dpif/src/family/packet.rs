@@ -39,26 +39,36 @@ impl PacketMessage {
     /// EINVAL without packet or key, and for invalid keys and actions; ERANGE for other attributes of a wrong
     /// length.
     pub fn decode(datapath: i32, attrs: Attrs<'_>) -> Result<Self, Refusal> {
-        let (mut packet, mut found) = (None, None);
         let mut message = Self { datapath, ..Self::default() };
+        message.read(attrs)?;
+        Ok(message)
+    }
+
+    /// As [`Self::decode`], into an empty message where it is to be: messages are long to copy.
+    pub(crate) fn read(&mut self, attrs: Attrs<'_>) -> Result<(), Refusal> {
+        let (mut packet, mut has_key) = (None, false);
         for attr in attrs {
             let attr = attr?;
             match attr.kind {
-                uapi::PACKET => packet = Some(attr.payload.to_vec()),
-                uapi::KEY => found = Some(key::decode(attr.nested())?),
-                uapi::ACTIONS => message.actions = Some(action::decode(attr.payload)?),
-                uapi::USERDATA => message.user_data = Some(attr.payload.to_vec()),
-                uapi::EGRESS_TUN_KEY => message.egress_tunnel = Some(tunnel::decode(attr.nested())?),
-                uapi::PROBE => message.is_probe = true,
-                uapi::MRU => message.mru_bytes = Some(attr.u16()?),
-                uapi::LEN => message.len_bytes = Some(attr.u32()?),
-                uapi::HASH => message.hash = Some(attr.u64()?),
+                uapi::PACKET => packet = Some(attr.payload),
+                uapi::KEY => {
+                    if std::mem::replace(&mut has_key, true) {
+                        self.key = FlowKey::default();
+                    }
+                    key::decode_into(&mut self.key, attr.nested())?;
+                }
+                uapi::ACTIONS => self.actions = Some(action::decode(attr.payload)?),
+                uapi::USERDATA => self.user_data = Some(attr.payload.to_vec()),
+                uapi::EGRESS_TUN_KEY => self.egress_tunnel = Some(tunnel::decode(attr.nested())?),
+                uapi::PROBE => self.is_probe = true,
+                uapi::MRU => self.mru_bytes = Some(attr.u16()?),
+                uapi::LEN => self.len_bytes = Some(attr.u32()?),
+                uapi::HASH => self.hash = Some(attr.u64()?),
                 _ => {}
             }
         }
-        message.packet = packet.ok_or(Refusal::invalid("there is no packet"))?;
-        message.key = found.ok_or(Refusal::invalid("there is no key for the packet"))?;
-        Ok(message)
+        self.packet = packet.ok_or(Refusal::invalid("there is no packet"))?.to_vec();
+        if has_key { Ok(()) } else { Err(Refusal::invalid("there is no key for the packet")) }
     }
 
     /// Reads the packet's hash in an otherwise invalid message. `None` for a probe.

@@ -21,7 +21,8 @@ pub(super) fn serve(
 ) -> Result<Outcome, Refusal> {
     let id = request.id;
     state.expect(id)?;
-    let wanted = FlowMessage::decode(id.0, request.attrs.clone())?;
+    let mut wanted = FlowMessage { datapath: id.0, ..FlowMessage::default() };
+    wanted.read(request.attrs.clone())?;
     let omitted = wanted.omitted.unwrap_or(0);
     if request.is_dump() {
         return Ok(Outcome::Dump(DumpCursor::Flows { id, cursor: 0, omitted }));

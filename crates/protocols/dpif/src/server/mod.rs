@@ -343,9 +343,10 @@ impl Server {
         let header = message.header;
         let is_request = header.has(nlm::REQUEST) && header.kind >= TYPE_MIN;
         let result = if is_request { self.serve_request(id, message, datapath) } else { Ok(()) };
-        let is_dump = self.peers.get(&id).is_some_and(|peer| peer.dump.is_some());
-        let is_owed = header.has(nlm::ACK) && !is_dump && !self.parked.contains_key(&id);
-        if let Some(flush) = self.peers.get_mut(&id).and_then(|peer| peer.flush.as_mut()) {
+        let is_parked = header.has(nlm::ACK) && self.parked.contains_key(&id);
+        let Some(peer) = self.peers.get_mut(&id) else { return };
+        let is_owed = header.has(nlm::ACK) && peer.dump.is_none() && !is_parked;
+        if let Some(flush) = &mut peer.flush {
             flush.owed = is_owed.then_some((header, len));
         } else if result.is_err() || is_owed {
             self.acknowledge(id, header, len, result);

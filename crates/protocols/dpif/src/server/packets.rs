@@ -30,7 +30,8 @@ pub(super) fn serve(
 }
 
 fn read(request: &Request<'_>) -> Result<Execute, Refusal> {
-    let wanted = PacketMessage::decode(request.id.0, request.attrs.clone())?;
+    let mut wanted = PacketMessage { datapath: request.id.0, ..PacketMessage::default() };
+    wanted.read(request.attrs.clone())?;
     let actions = wanted.actions.ok_or(Refusal::invalid("there are no actions for the packet"))?;
     Ok(Execute {
         packet: wanted.packet,

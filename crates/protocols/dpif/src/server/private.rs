@@ -46,8 +46,10 @@ impl Server {
     /// Serves a message if it is private; returns whether it was.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &NetlinkMessage<'_>) -> bool {
         let kind = message.header.kind;
-        let is_known = matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN | BATCH);
-        let Some(peer) = self.peers.get_mut(&id).filter(|_| is_known) else { return false };
+        if !matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN | BATCH) {
+            return false;
+        }
+        let Some(peer) = self.peers.get_mut(&id) else { return false };
         let argument = decode_number(message, kind);
         let errno = argument.map_or(Errno::EINVAL.0, |argument| change(peer, kind, argument));
         self.look_for_flow_members();
