@@ -7,8 +7,8 @@ use lasthop_module_api::PortId;
 
 /// Times that a port may block a worker before it is held: front ends make mistakes.
 const FREE: u32 = 3;
-/// How long a port is held. Each offence costs other ports some 100 ms, so they lose one part in 600 of their time at
-/// most.
+/// How long a port is held. An offence costs other ports some 100 ms, four very slow calls up to 400 ms, so they lose one
+/// part in 150 of their time at most.
 const HOLD: Duration = Duration::from_secs(60);
 /// Time without an offence after which all are forgotten.
 const FORGIVEN: Duration = Duration::from_secs(600);
