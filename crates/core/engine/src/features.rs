@@ -186,7 +186,7 @@ mod tests {
             (header_bytes, sent_header_bytes)
         };
         let (tunnel, hash) = (virtio::protocol::TUNNEL, virtio::protocol::PACKET_HASH);
-        assert_eq!(told(virtio::VERSION_1, tunnel | hash), (124, 124));
+        assert_eq!(told(virtio::VERSION_1, tunnel | hash), (128, 128));
         assert_eq!(told(0, tunnel), (10, 10));
         let config = |kind| PortConfig { is_tunnel: true, kind, ..PortConfig::default() };
         assert_eq!([PortKind::Inside, PortKind::Uplink].map(|kind| private(&config(kind))), [tunnel; 2]);

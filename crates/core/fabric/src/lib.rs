@@ -91,7 +91,7 @@ pub struct Capabilities {
     pub ecn: bool,
     /// Takes unsegmented UDP. Needs GUEST_USO4 and GUEST_USO6, since `gso_type` is the same for both.
     pub uso: bool,
-    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF, or 124 for tunnel ports.
+    /// Bytes of the virtio-net header: 12, or 10 for legacy guests without MRG_RXBUF, or 128 for tunnel ports.
     pub header_bytes: usize,
     /// Bytes of the header on packets that the guest sends: 8 more if it reports hashes.
     pub sent_header_bytes: usize,

@@ -1,8 +1,8 @@
 //! The back end for tunnels over UDP and raw sockets (GRE, ERSPAN): `recvmmsg` and `sendmmsg` of datagrams, with inner frames in the vNIC's memory.
 //!
 //! ```text
-//!   datagram   | tunnel's header | inner frame |        kernel ──> [ 124 free | header | inner frame ]
-//!                                                       switch <──          [ 124: virtio-net, metadata | inner frame ]
+//!   datagram   | tunnel's header | inner frame |        kernel ──> [ 128 free | header | inner frame ]
+//!                                                       switch <──          [ 128: virtio-net, metadata | inner frame ]
 //! ```
 //!
 //! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.

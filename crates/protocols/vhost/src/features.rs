@@ -143,7 +143,7 @@ pub mod protocol {
         /// The back end's state can be saved and loaded.
         DEVICE_STATE = 19,
         /// Private, between this switch and its own driver: a tunnel's metadata follows the virtio-net header, which
-        /// then has 124 bytes in all rings (`lasthop_wire::tunnel`).
+        /// then has 128 bytes in all rings (`lasthop_wire::tunnel`).
         TUNNEL = 62,
         /// Private, between this switch and its own driver: sent packets have their hash behind the virtio-net header,
         /// which then has 20 bytes in transmit rings (`lasthop_wire::hash`).

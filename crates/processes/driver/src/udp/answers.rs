@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 
 use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
 use lasthop_frontend::{GuestError, VnicPair};
-use lasthop_guestmem::StaleSegment;
 use lasthop_wire::flow_hash;
 use lasthop_wire::headers::IPV6_BYTES;
 use lasthop_wire::too_big::{ANSWER_BYTES_MAX, ANSWERED_BYTES, answer};
@@ -74,7 +73,7 @@ impl UdpQueue {
         let (first, mut answered) = (self.done, None);
         loop {
             if let Some(mtu) = mtu {
-                self.answer(mtu, &mut answered, pair, counters).map_err(GuestError::from)?;
+                self.answer(mtu, &mut answered, pair, counters)?;
             }
             self.give_back(pair, counters);
             counters.drop(DeviceDropReason::TooLong);
@@ -99,7 +98,7 @@ impl UdpQueue {
         answered: &mut Option<u32>,
         pair: &mut VnicPair,
         counters: &mut DriverCounters,
-    ) -> Result<(), StaleSegment> {
+    ) -> Result<(), GuestError> {
         let frame = self.frames[self.done];
         let (mut head, mut out) = ([0; ANSWERED_BYTES], [0; ANSWER_BYTES_MAX]);
         let seen = head.len().min(frame.first.len as usize);
@@ -110,6 +109,10 @@ impl UdpQueue {
         let Some((len, flow)) = answer.map(|len| (len, flow_hash(head, 0))) else { return Ok(()) };
         if answered.replace(flow) == Some(flow) {
             return Ok(());
+        }
+        if self.arrivals.room(pair) == 0 {
+            // Nothing that arrived has taken back what the switch has returned.
+            self.arrivals.reclaim(pair)?;
         }
         let tunnel = self.tunnel_back(&frame, head).filter(|_| self.arrivals.room(pair) > 0);
         let now = self.limit.start.elapsed();
@@ -123,7 +126,7 @@ impl UdpQueue {
         counters.answers += 1;
         let span = Span { offset, len: len as u32 }; // at most ANSWER_BYTES_MAX
         let lent = self.arrivals.add(Arrived { span, tunnel, segment: None, has_room: true }, pair, counters);
-        self.arrivals.finish(pair, counters).and(lent)
+        Ok(self.arrivals.finish(pair, counters).and(lent)?)
     }
 
     /// Bytes of the headers in front of a frame outside.

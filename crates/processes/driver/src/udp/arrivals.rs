@@ -2,9 +2,9 @@
 //! one TCP connection are one frame, in as many pieces as datagrams.
 //!
 //! ```text
-//!   receive buffer   [ 124 | tunnel's header | frame 1 | header | frame 2 | header | frame 3 ]
-//!   lone frames          [ 124 | frame 1 ]      [ 124 | frame 2, at its place behind all buffers ] ...
-//!   one frame            [ 124 | headers, payload 1 ][ payload 2 ][ payload 3 ]
+//!   receive buffer   [ 128 | tunnel's header | frame 1 | header | frame 2 | header | frame 3 ]
+//!   lone frames          [ 128 | frame 1 ]      [ 128 | frame 2, at its place behind all buffers ] ...
+//!   one frame            [ 128 | headers, payload 1 ][ payload 2 ][ payload 3 ]
 //! ```
 
 use arrayvec::ArrayVec;
