@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   a ring is to be signalled ──notify: now──────────────> signalled
-//!                             └─notify: later─> delayed back ─┬─ each round: now? ──> signalled, if still wanted
+//!                             └─notify: later─> delayed ───┬─ each round: now? ──> signalled, if still wanted
 //!                                                          ├─ a thread of the guest goes to sleep: the worker wakes
 //!                                                          └─ 50 us after its first packet
 //! ```

@@ -1,5 +1,6 @@
 //! A worker's signals to guests, other workers and the control plane, and its measures against slow calls.
 
+use std::cell::Cell;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -92,23 +93,24 @@ impl<W: PoolMember> SignalSender<W> {
         let Some(call) = fds.get(&(port, index)).and_then(|fds| fds.signals.call.as_deref()) else {
             return false;
         };
-        let mut signalled = Ok(());
-        let mut signal = || signalled = self.pool.watchdog().guarded(self.worker, || call.signal());
-        let is_suspect = self.slow_calls.is_suspect(port);
-        let mut time = is_suspect.then(|| WriteTime::measure(&mut signal));
-        if !is_suspect {
+        let signalled = Cell::new(Ok(()));
+        let signal = || signalled.set(self.pool.watchdog().guarded(self.worker, || call.signal()));
+        let mut time = if self.slow_calls.is_suspect(port) {
+            Some(WriteTime::measure(signal))
+        } else {
             signal();
-        }
+            None
+        };
         let since_ns = std::mem::replace(clock_ns, now_ns(self.started));
         let write_ns = *clock_ns - since_ns;
-        if !is_suspect && write_ns >= SLOW_NS {
+        if time.is_none() && signalled.get().is_ok() && write_ns >= SLOW_NS {
             self.slow_calls.suspect(port, *clock_ns);
             if write_ns >= VERY_SLOW_NS {
                 time = Some(WriteTime::measure(signal));
                 *clock_ns = now_ns(self.started);
             }
         }
-        if signalled == Err(Blocked) {
+        if signalled.get() == Err(Blocked) {
             // Another worker that was blocked by the same descriptor has reported it already.
             if call.shut() {
                 self.refuse_calls(fds, port, Offence::CallBlocks);

@@ -131,7 +131,7 @@ impl TxQueue {
         }
     }
 
-    /// Publishes all chains that may be used. Returns whether completed ones are paused back.
+    /// Publishes all chains that may be used. Returns whether completed ones are held back.
     #[inline(always)] // left to itself the compiler calls it
     pub(crate) fn publish(&mut self) -> bool {
         if self.ring.has_unpublished() {
