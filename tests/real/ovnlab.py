@@ -62,9 +62,6 @@ class Guest(Console):
         said = self.do(f"ping -c 3 -i 0.2 {ip}")
         check("3 packets received" in said, f"{self.name} pings {ip}: {said[-200:]}")
 
-    def wait_for_iperf(self, server):
-        wait_until(f"iperf3's server at {server}", lambda: self.try_do(f"timeout 5 iperf3 -c {server} -n 1")[0] == 0)
-
     def wait_for_name(self, address, name):
         """Until the web server there says this."""
         wait_until(f"{self.name} to be answered by {name} at {address}", lambda: self.fetch(address) == name)

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from realguests import PATIENCE_S, Process, Skip, check, free_name, need
+from realguests import PATIENCE_S, Process, Skip, check, free_name, need, wait_until
 
 # Device names have 15 bytes at most, and all tests of a machine share its namespaces' names.
 UNIQUE = f"lh{os.getpid()}"
@@ -53,12 +53,35 @@ class Namespace:
         said = self.run(f"busybox ping -c {count} -s {payload_bytes} {ip}")
         check(f"{count} packets received" in said, f"pinging {ip}: {said[-200:]}")
 
-    def serve_iperf(self, directory):
-        return Process(free_name(directory, "iperf3"), [*self.prefix, "iperf3", "-s", "--forceflush"])
+    def serve_iperf(self, directory, port=5201):
+        return IperfServer(free_name(directory, "iperf3"), [*self.prefix, "iperf3", "-s", "--forceflush", "-p", port])
 
     def tcpdump(self, directory, device, words):
         command = [*self.prefix, "tcpdump", "-n", "-vv", "-i", device, "--immediate-mode", "-l", *words.split()]
         return Process(free_name(directory, "tcpdump"), command)
+
+
+class IperfServer(Process):
+    """iperf3's server. It serves one client at a time and opens its socket anew for the next one; in between it resets a client,
+    or tells it that it is busy."""
+
+    def __enter__(self):
+        super().__enter__()
+        self.wait_until_free()
+        return self
+
+    def wait_until_free(self):
+        def free():
+            text = self.text()
+            check(self.alive(), f"iperf3's server ended: {text[-300:]}")
+            return text.rfind("Server listening") > text.rfind("Accepted connection")
+
+        wait_until("iperf3's server", free)
+
+    def test(self, client, words):
+        """Runs a client with these words in its namespace; it has to succeed."""
+        self.wait_until_free()
+        return client.run(f"iperf3 {words}")
 
 
 def links(namespace):
