@@ -13,8 +13,9 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
 # A program uses a CPU for at most a quarter of its time; so do its threads.
 THREADS_MIN = 4
 # With other input each time, a property test could fail for a change that did not cause it; tools/soak tries new input.
+# Half of the usual cases: the input is the same each time, so a fault that they do not meet now they never meet.
 # The second chaos seed kills the switch process (`may_die`).
-SEEDS = {"PROPTEST_RNG_SEED": "1", "CHAOS_SEED": "1,2,4"}
+SEEDS = {"PROPTEST_RNG_SEED": "1", "PROPTEST_CASES": "128", "CHAOS_SEED": "1,2,4"}
 # Tests make thousands of flow tables, each with 8 MiB of zeroes of which few pages are used. By default glibc allocates
 # such memory from its heap once some was freed, and clears it each time; fresh mappings are zero (mallopt(3),
 # M_MMAP_THRESHOLD).

@@ -21,7 +21,7 @@ from realguests import ROOT, Console, Skip, check, free_name, need, wait_until
 # A guest without KVM on a machine that is busy with other things needs this long at most.
 BOOT_PATIENCE_S = 240
 # Each guest serves this many copies of its busybox over HTTP, a file that exists anyway.
-COPIES = 4
+COPIES = 2
 SERVE = [f"cat {' '.join(['/bin/busybox'] * COPIES)} >/tmp/data", "httpd -h /tmp"]
 
 

@@ -360,7 +360,7 @@ fn acl_of(rules: &[ModelRule]) -> Vec<AclRule> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// Datagrams pass as the model says, after any rules before.
     #[test]

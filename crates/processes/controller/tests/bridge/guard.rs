@@ -136,7 +136,7 @@ fn a_guest_that_makes_addresses_up_meets_few_flows() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() })]
 
     /// A packet's flow decides about another packet as the controller does about it alone, and the next controller
     /// takes over all flows.

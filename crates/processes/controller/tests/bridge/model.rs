@@ -247,7 +247,7 @@ fn is_cut(frame: &[u8]) -> bool {
 
 proptest! {
     // Each takes a third of a second of CPU time.
-    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
     fn flows_do_what_the_bridge_does(

@@ -26,7 +26,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(ProptestConfig::with_cases(500))]
 
     #[test]
     fn in_the_end_all_switches_are_served(events in proptest::collection::vec(event(), 0..150)) {

@@ -133,7 +133,7 @@ fn with_mac(number: u16, port: &Port, address: Option<u8>) -> PortSettings {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn no_frame_leaves_its_vlan(

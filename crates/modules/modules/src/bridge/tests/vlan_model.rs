@@ -215,7 +215,7 @@ fn run(lab: &mut Lab<Bridge>, model: &mut Model, step: &Step) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn a_bridge_with_vlans_decides_as_the_model(
