@@ -6,6 +6,7 @@
 //! bytes. [`tunnel`] reads and writes the headers of Geneve, VXLAN, GRE and ERSPAN. [`too_big`] makes ICMP answers to packets
 //! that are too long for their path. [`crc32c`] updates SCTP's checksum after a
 //! change. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
+//! [`mix`] is the arithmetic of keyed hashes.
 //!
 //! **Contract.** All functions are pure: no allocation, no clock, no state. No function panics on any frame, image or
 //! offload; [`Segmentation::write_header`] names the one condition on its caller's buffers. Loops over received bytes
@@ -36,6 +37,7 @@ pub mod gso;
 pub mod hash;
 pub mod headers;
 pub mod key;
+pub mod mix;
 pub mod too_big;
 pub mod tunnel;
 pub mod vnet;

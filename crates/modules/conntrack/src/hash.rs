@@ -2,10 +2,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, mix_bits};
 
-/// 2^64 divided by the golden ratio.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
 /// Words of a key.
 pub(crate) const KEY_WORDS: usize = TUPLE_WORDS + 1;
@@ -45,9 +44,9 @@ impl HashKey {
             return hash;
         }
         let [.., k2, k3, k4, k5] = self.0;
-        let rest = fold(src_high.wrapping_add(k2), dst_high.wrapping_add(k3))
-            .wrapping_add(fold((dst >> 32).wrapping_add(k4), (src >> 32).wrapping_add(k5)));
-        finish(rest.wrapping_add(hash.into())) as u32
+        let rest = folded_product(src_high.wrapping_add(k2), dst_high.wrapping_add(k3))
+            .wrapping_add(folded_product((dst >> 32).wrapping_add(k4), (src >> 32).wrapping_add(k5)));
+        mix_bits(rest.wrapping_add(hash.into())) as u32
     }
 
     /// The words that IPv4 tuples are hashed with.
@@ -57,7 +56,7 @@ impl HashKey {
 
     /// Hashes two words.
     pub(crate) fn of_words(&self, a: u64, b: u64) -> u64 {
-        finish(fold(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
+        mix_bits(folded_product(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
     }
 }
 
@@ -65,20 +64,7 @@ impl HashKey {
 #[inline(always)]
 pub(crate) fn of_tuple4([k0, k1]: [u64; 2], addresses: u64, last: u64) -> u32 {
     // A single product has few bits that depend on the ports: under some keys a set of tuples could collide.
-    finish(fold(addresses.wrapping_add(k0), last.wrapping_add(k1))) as u32
-}
-
-/// The 128-bit product, its high half folded onto its low half.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// Mixes every bit of a sum into every other bit.
-#[inline]
-fn finish(sum: u64) -> u64 {
-    fold(sum ^ GOLDEN, GOLDEN)
+    mix_bits(folded_product(addresses.wrapping_add(k0), last.wrapping_add(k1))) as u32
 }
 
 /// Numbers that look random (Marsaglia's xorshift).
@@ -94,7 +80,7 @@ impl Random {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(GOLDEN)
+        self.0.wrapping_mul(GOLDEN_RATIO)
     }
 }
 

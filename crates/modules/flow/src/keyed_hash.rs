@@ -2,8 +2,7 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// 2^64 divided by the golden ratio.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product};
 
 /// The secret of a map's hash; each has another one.
 ///
@@ -18,7 +17,7 @@ impl KeyedState {
     #[must_use]
     pub fn new() -> Self {
         // Both words are odd: an even factor would lose bits.
-        Self([RandomState::new().hash_one(GOLDEN) | 1, RandomState::new().hash_one(!GOLDEN) | 1])
+        Self([RandomState::new().hash_one(GOLDEN_RATIO) | 1, RandomState::new().hash_one(!GOLDEN_RATIO) | 1])
     }
 }
 
@@ -48,7 +47,7 @@ pub struct KeyedHasher {
 impl KeyedHasher {
     #[inline(always)]
     fn add(&mut self, word: u64) {
-        self.sum = fold(self.sum ^ word, self.factor);
+        self.sum = folded_product(self.sum ^ word, self.factor);
     }
 }
 
@@ -98,15 +97,8 @@ impl Hasher for KeyedHasher {
     #[inline]
     fn finish(&self) -> u64 {
         // Mixes every bit into every other one: maps use the lowest and the highest ones.
-        fold(self.sum ^ self.factor.rotate_left(32), GOLDEN)
+        folded_product(self.sum ^ self.factor.rotate_left(32), GOLDEN_RATIO)
     }
-}
-
-/// Multiplies to 128 bits and folds the high half onto the low half.
-#[inline(always)]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
 }
 
 #[cfg(test)]

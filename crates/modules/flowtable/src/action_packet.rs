@@ -3,9 +3,8 @@
 use lasthop_module_api::{DropReason, Header, IMAGE_FETCH_BYTES};
 use lasthop_wire::headers::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPES_MPLS, MACS_BYTES};
 use lasthop_wire::key::{LinkLayer, Offsets, VLAN_PRESENT, extract, field, nsh_field, wide_field};
+use lasthop_wire::mix::mix_bits;
 use lasthop_wire::{Key, Metadata, OuterHeader};
-
-use crate::hash::finish;
 
 pub(crate) const ETHERNET_BYTES: usize = 14;
 pub(crate) const EVERYTHING: u32 = u32::MAX;
@@ -238,7 +237,7 @@ impl<'a> ActionPacket<'a> {
         let (key, _) = self.key();
         let one_way = |address: u128, port: u64, salt: u64| {
             let folded = address as u64 ^ ((address >> 64) as u64).rotate_left(17) ^ secret;
-            finish(finish(folded ^ salt) ^ port << 32)
+            mix_bits(mix_bits(folded ^ salt) ^ port << 32)
         };
         let address = |v6, v4| key.get_wide(v6) | u128::from(key.get(v4));
         let salt = u64::from(!is_symmetric);
@@ -250,7 +249,7 @@ impl<'a> ActionPacket<'a> {
             salt,
         ));
         let rest = key.get(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
-        (finish(both ^ rest) as u32).max(1)
+        (mix_bits(both ^ rest) as u32).max(1)
     }
 }
 

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use lasthop_wire::Key;
 use lasthop_wire::key::KEY_WORDS;
+use lasthop_wire::mix::{folded_product, mix_bits};
 
 /// A secret, one word for each word of a key.
 #[derive(Clone, Debug)]
@@ -27,19 +28,22 @@ impl Secret {
     /// The hash of a key's first words.
     #[inline]
     pub(crate) fn of_words<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
-        finish(self.of_pairs(words))
+        mix_bits(self.of_pairs(words))
     }
 
     /// The hash of a mini key of a packet from `port`, which is the [`Self::of_word`] of the port's number.
     #[inline(always)]
     pub(crate) fn of_mini_key<const WORDS: usize>(&self, mini_key: &[u64; WORDS], port: u64) -> u64 {
-        finish(self.of_pairs(mini_key).wrapping_add(port))
+        mix_bits(self.of_pairs(mini_key).wrapping_add(port))
     }
 
     /// The hash of a packet in a later pass: `first` is its hash so far, `a` and `b` are two more words.
     #[inline(always)]
     pub(crate) fn of_later(&self, first: u64, a: u64, b: u64) -> u64 {
-        first.wrapping_add(fold(a.wrapping_add(self.0[KEY_WORDS - 1]), b.wrapping_add(self.0[KEY_WORDS - 2])))
+        first.wrapping_add(folded_product(
+            a.wrapping_add(self.0[KEY_WORDS - 1]),
+            b.wrapping_add(self.0[KEY_WORDS - 2]),
+        ))
     }
 
     /// Takes two words per multiplication; all multiplications are independent.
@@ -47,12 +51,14 @@ impl Secret {
     fn of_pairs<const WORDS: usize>(&self, words: &[u64; WORDS]) -> u64 {
         const { assert!(WORDS <= KEY_WORDS && WORDS.is_multiple_of(2)) };
         let (pairs, secrets) = (words.as_chunks::<2>().0, self.0.as_chunks::<2>().0);
-        let products =
-            pairs.iter().zip(secrets).map(|([a, b], [c, d])| fold(a.wrapping_add(*c), b.wrapping_add(*d)));
+        let products = pairs
+            .iter()
+            .zip(secrets)
+            .map(|([a, b], [c, d])| folded_product(a.wrapping_add(*c), b.wrapping_add(*d)));
         products.fold(0, u64::wrapping_add)
     }
 
-    /// The hash of one word that a mask matches on; the caller adds them up and calls [`finish`].
+    /// The hash of one word that a mask matches on; the caller adds them up and calls [`mix_bits`].
     #[inline]
     pub(crate) fn of_word(&self, index: usize, word: u64) -> u64 {
         of_word_by(self.0[index], word)
@@ -68,22 +74,7 @@ impl Secret {
 /// As [`Secret::of_word`], with the secret word given.
 #[inline]
 pub(crate) fn of_word_by(secret: u64, word: u64) -> u64 {
-    fold(word ^ secret.rotate_left(32), secret)
-}
-
-/// Multiplies to 128 bits and folds the high half onto the low half.
-#[inline]
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// Mixes every bit of a sum into every bit of the result.
-#[inline]
-pub(crate) fn finish(sum: u64) -> u64 {
-    /// 2^64 divided by the golden ratio.
-    const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-    fold(sum ^ GOLDEN, GOLDEN)
+    folded_product(word ^ secret.rotate_left(32), secret)
 }
 
 /// A pseudo-random number generator with a random seed.

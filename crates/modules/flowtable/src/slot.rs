@@ -15,10 +15,11 @@ use arrayvec::ArrayVec;
 use lasthop_sync::prefetch;
 use lasthop_wire::Key;
 use lasthop_wire::key::{KEY_WORDS, KEY_WORDS_SHORT};
+use lasthop_wire::mix::mix_bits;
 
 use crate::bounds::FLOWS_MAX;
 use crate::execution::EXECUTED;
-use crate::hash::{Secret, finish, of_word_by};
+use crate::hash::{Secret, of_word_by};
 
 /// A worker's statistics entry for a flow: worker and number, plus one, so that 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -208,7 +209,7 @@ impl MaskSlot {
         let of = |sum: u64, (index, bits): (usize, u64)| {
             sum.wrapping_add(secret.of_word(index, key.0[index] & bits))
         };
-        finish(self.words().fold(u64::from(number), of))
+        mix_bits(self.words().fold(u64::from(number), of))
     }
 
     /// Makes `hasher` compute [`Self::hash`] for many keys, and [`Self::selects`]: the mask's words are collected once.
@@ -267,7 +268,7 @@ impl MaskHasher {
         let of = |sum: u64, (index, bits, secret): &(usize, u64, u64)| {
             sum.wrapping_add(of_word_by(*secret, key.0[*index] & bits))
         };
-        finish(self.words.iter().fold(u64::from(self.number), of))
+        mix_bits(self.words.iter().fold(u64::from(self.number), of))
     }
 }
 

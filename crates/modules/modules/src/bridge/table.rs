@@ -13,6 +13,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product};
+
 use super::slot::{FdbValue, Slot, Stamp};
 
 /// Slots of a bucket: one cache line.
@@ -192,16 +194,13 @@ impl Table {
     }
 }
 
-/// Fractional part of the golden ratio: an odd constant with no structure.
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
-
 /// Returns 128 unguessable bits, from the standard library's source of randomness for hash tables.
 ///
 /// Each `RandomState` is seeded from the system's random numbers. The bits are two of its keyed hashes, so they do not
 /// reveal its keys.
 #[must_use]
 pub fn random_key() -> [u64; 2] {
-    [RandomState::new().hash_one(GOLDEN), RandomState::new().hash_one(!GOLDEN)]
+    [RandomState::new().hash_one(GOLDEN_RATIO), RandomState::new().hash_one(!GOLDEN_RATIO)]
 }
 
 /// The hash of `key` under `secret`: two multiplications, and the halves of each product are folded together.
@@ -212,14 +211,8 @@ pub(crate) fn hash(key: u64, secret: [u64; 2]) -> u64 {
     // The second factor of each step is odd, so it is never 0, which would map everything to one value. Secrets that a
     // person chose, like 1 or -1, would be poor factors; the exclusive or corrects that and does not weaken random
     // secrets.
-    let first = fold(key ^ secret[0], (secret[1] ^ GOLDEN) | 1);
-    fold(first ^ secret[1].rotate_left(32), GOLDEN)
-}
-
-/// Multiplies to 128 bits and folds the high half onto the low half.
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    product as u64 ^ (product >> 64) as u64
+    let first = folded_product(key ^ secret[0], (secret[1] ^ GOLDEN_RATIO) | 1);
+    folded_product(first ^ secret[1].rotate_left(32), GOLDEN_RATIO)
 }
 
 #[cfg(test)]

@@ -1,0 +1,39 @@
+//! The multiplication that keyed hashes are made of: of flow keys, connections, addresses and the maps of the slow path.
+
+/// 2^64 divided by the golden ratio: an odd constant with no structure.
+pub const GOLDEN_RATIO: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Multiplies to 128 bits and folds the high half onto the low half. A factor of 0 hides the other one.
+#[inline(always)]
+#[must_use]
+pub fn folded_product(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// Mixes every bit of a sum into every bit of the result.
+#[inline(always)]
+#[must_use]
+pub fn mix_bits(sum: u64) -> u64 {
+    folded_product(sum ^ GOLDEN_RATIO, GOLDEN_RATIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_halves_of_a_product_count() {
+        assert_eq!(folded_product(3, 5), 15);
+        assert_eq!(folded_product(1 << 63, 6), 3, "the high half alone");
+        assert_eq!(folded_product(u64::MAX, u64::MAX), u64::MAX, "1 and 2^64 - 2");
+    }
+
+    #[test]
+    fn each_bit_of_a_sum_reaches_the_lowest_and_the_highest_bits() {
+        for bit in 0..64 {
+            let changed = mix_bits(0) ^ mix_bits(1 << bit);
+            assert!(changed as u16 != 0 && changed >> 48 != 0, "bit {bit} changes {changed:#x}");
+        }
+    }
+}
