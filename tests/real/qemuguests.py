@@ -86,7 +86,7 @@ def need_qemu():
 
 @functools.cache
 def guest_image(directory):
-    path = directory / "qemu-guest.gz"
+    path = directory / "qemu-guest.cpio"
     subprocess.run([ROOT / "tools/mk-initramfs", path, kernel()[1]], check=True)
     return path
 

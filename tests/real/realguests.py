@@ -75,7 +75,7 @@ def image(directory):
     """The guests' file system: the run's own (LASTHOP_IMAGE), or a new one."""
     if shared := os.environ.get("LASTHOP_IMAGE"):
         return shared
-    path = pathlib.Path(directory) / "guest.gz"
+    path = pathlib.Path(directory) / "guest.cpio"
     if not path.exists():
         subprocess.run([ROOT / "tools/mk-initramfs", path], check=True)
     return path
