@@ -46,7 +46,7 @@ impl Supervisor {
 
     /// Has the new switch process continue; it knows the sessions in `introduction`.
     fn succeed(&mut self, successor: Successor, program: PathBuf, introduction: &Introduction) {
-        let predecessor = self.out.switch.process.replace(successor, program);
+        let predecessor = self.out.switch_process.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
         self.fail_waiting();
         if !introduction.keeps_flows {
@@ -68,7 +68,7 @@ impl Supervisor {
 
     /// Notes that the switch process had all ports before it became that, and hears it from now on.
     pub(super) fn note_introduced(&mut self) {
-        if let Some(process) = self.out.switch.process.current() {
+        if let Some(process) = self.out.switch_process.process.current() {
             // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
             // one that hangs.
             let _ = self.out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
@@ -79,9 +79,9 @@ impl Supervisor {
 
     /// Handles the end of the upgrade: the new process has all guests.
     pub(super) fn upgraded(&mut self) {
-        self.out.switch.end_boost();
+        self.out.switch_process.end_boost();
         let Some(finished) = self.upgrades.finish() else { return };
-        let answer = finished.answer(self.out.switch.process.pid());
+        let answer = finished.answer(self.out.switch_process.process.pid());
         let (program, pause_us) = (finished.program, finished.pause_us);
         info!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.ports.taken(finished.refused.into_iter().collect(), &mut self.out);

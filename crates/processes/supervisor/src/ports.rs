@@ -65,7 +65,7 @@ impl Ports {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         check_absolute(&spec)?;
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         let number = self.open(spec, switches, out)?;
@@ -112,7 +112,7 @@ impl Ports {
         let memory = self.counters.memory(number, &name, &mut out.store);
         let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
-        out.switch.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
+        out.switch_process.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
     }
 
     /// Handles the switch's reply about a port. A refused new port is removed.
@@ -163,7 +163,7 @@ impl Ports {
             let name = port.spec.common.name.to_string();
             info!(limited = true, port:% = name; "port {name}: a guest is connected");
             let fds = self.sessions.provide(number, attachment, fd, &self.table, &mut out.store);
-            out.switch.attach(name, attachment, fds);
+            out.switch_process.attach(name, attachment, fds);
         }
         self.table.watch_port(number, &out.poller);
     }
@@ -201,10 +201,10 @@ impl Ports {
     pub(super) fn delete(&mut self, number: u32, asker: &Asker, out: &mut Outputs) -> bool {
         let name = self.table.name_of(number).unwrap_or_default();
         self.forget_port(number, out);
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return true;
         }
-        out.switch.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
+        out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
         false
     }
 

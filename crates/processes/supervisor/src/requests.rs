@@ -227,7 +227,7 @@ impl Supervisor {
     }
 
     fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.scheduler.is_traced_by(&self.out.switch) {
+        if !self.scheduler.is_traced_by(&self.out.switch_process) {
             // It got no view, or its version has no traces.
             return to_json(&SchedTrace::default()).map(Some);
         }

@@ -140,7 +140,7 @@ impl Standby {
     }
 
     fn start(&mut self, out: &mut Outputs, now: Instant) {
-        let started = out.switch.process.stand_by_own().and_then(|mut process| {
+        let started = out.switch_process.process.stand_by_own().and_then(|mut process| {
             out.poller.add(&process.channel, Source::Standby.into(), Interest::READ)?;
             send_know(&mut process);
             Ok(process)

@@ -148,12 +148,12 @@ impl Upgrades {
         if self.is_under_way() {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         let program = params.binary.map_or_else(own_path, Ok)?;
         check_program(&program)?;
-        let mut successor = out.switch.process.stand_by(&program)?;
+        let mut successor = out.switch_process.process.stand_by(&program)?;
         out.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
         send_know(&mut successor);
         let now = Instant::now();
@@ -228,7 +228,7 @@ impl Upgrades {
         let answer = self.refuse("there was no answer in time", ports, out);
         if is_current {
             // It has the guests and is not needed any more: after its end the next one gets these, and all ports.
-            out.switch.process.current().into_iter().for_each(RunningChild::kill);
+            out.switch_process.process.current().into_iter().for_each(RunningChild::kill);
         }
         answer
     }
@@ -316,19 +316,19 @@ impl Upgrades {
         let Some(introduction) = introduction else {
             let is_other = *born != switches.all;
             // From here on: a waiting thread uses short slices from its next turn on.
-            out.switch.boost_slices(Some(successor.pid()));
+            out.switch_process.boost_slices(Some(successor.pid()));
             *introduction = Some(Introduction::make(successor, skills, ports, switches));
             return if is_other { Err(CHANGED.to_owned()) } else { Ok(()) };
         };
         if introduction.prepare_again(successor, &ports.sessions, &ports.table) {
             return Ok(());
         }
-        out.switch.boost_slices(Some(successor.pid()));
+        out.switch_process.boost_slices(Some(successor.pid()));
         // While the old one comes to rest.
         skills.prepare_last(successor);
         let current = self.current.take();
         self.current = current.map(|upgrade| Upgrade { step: upgrade.step.rest(), ..upgrade });
-        out.switch.order(Order::Rest, OrderPurpose::Rested, None);
+        out.switch_process.order(Order::Rest, OrderPurpose::Rested, None);
         Ok(())
     }
 
@@ -356,7 +356,7 @@ impl Upgrades {
         }
         let Some(Step::Resting { introduction, .. }) = self.step() else {
             // The upgrade was given up meanwhile.
-            out.switch.order(Order::Wake, OrderPurpose::Restored, None);
+            out.switch_process.order(Order::Wake, OrderPurpose::Restored, None);
             return RestOutcome::Refused(None);
         };
         if !introduction.is_current(&ports.table, switches) {
@@ -403,16 +403,16 @@ impl Upgrades {
     ) -> Option<UpgradeAnswer> {
         let Upgrade { program, asker, step } = self.current.take()?;
         // First, since the old process's threads must still exist.
-        out.switch.end_boost();
+        out.switch_process.end_boost();
         ports.counters.forget_next_memories();
         match step {
             Step::Preparing { .. } => {}
             Step::Resting { .. } => {
                 // A late reply must not count for the next upgrade.
-                out.switch.forget_rest();
-                out.switch.order(Order::Wake, OrderPurpose::Restored, None);
+                out.switch_process.forget_rest();
+                out.switch_process.order(Order::Wake, OrderPurpose::Restored, None);
             }
-            Step::TakingOver { .. } => out.switch.process.use_own_program(),
+            Step::TakingOver { .. } => out.switch_process.process.use_own_program(),
         }
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
         warn!("{why}");
