@@ -25,6 +25,34 @@
 //!                    |-pending-|                             |-unsignalled-|
 //!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lasthop_guestmem::{Mapping, MemoryMap, Region};
+//! use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+//!
+//! const GUEST: u64 = 0x10_0000;
+//! const USER: u64 = 0x7000_0000;
+//! let mapping = Arc::new(Mapping::anonymous(65_536).unwrap());
+//! let map = MemoryMap::new(vec![Region { guest_addr: GUEST, user_addr: USER, mapping }]).unwrap();
+//! let addresses = RingAddresses { descriptors: USER, available: USER + 8192, used: USER + 12_288 };
+//! let memory = || RingMemory::new(&map, 256, addresses).unwrap();
+//! let mut driver = DriverRing::new(memory(), false);
+//! let mut device = DeviceRing::new(memory(), 0, false);
+//!
+//! // The driver makes a buffer of 64 bytes available, and notes the number 7 for itself.
+//! let head = driver.add(&[(GUEST + 16_384, 64)], &[], 7).unwrap();
+//! driver.publish();
+//! // The device takes the chain and returns it.
+//! assert_eq!((device.pending().unwrap(), device.head(0).unwrap()), (1, head));
+//! device.take(1);
+//! device.complete(head, 0);
+//! device.publish();
+//! assert_eq!(driver.take_used().unwrap().unwrap().token, 7);
+//! ```
 
 mod adaptive_poll;
 mod carousel;
