@@ -3,7 +3,7 @@
 //!
 //! **Purpose.** [`DeviceRing`] is the back end's side: it takes heads, walks chains, writes used entries, publishes
 //! them, and suppresses notifications in both directions. [`DriverRing`] is the other side, for guests in user space.
-//! [`Carousel`] is a faster driver's side with fewer features.
+//! [`SlotRing`] is a faster driver's side with fewer features.
 //!
 //! **Contract.** For any contents written by the other side, a call ends in bounded time and returns a value or a
 //! [`RingError`]. After an error the ring has to be stopped. Used entries are written first and published by one index
@@ -55,7 +55,6 @@
 //! ```
 
 mod adaptive_poll;
-mod carousel;
 mod chain;
 #[doc(hidden)]
 pub mod death;
@@ -66,11 +65,11 @@ mod ledger;
 mod memory;
 mod rendezvous;
 mod signal_retry;
+mod slot_ring;
 #[cfg(test)]
 mod tests;
 
 pub use adaptive_poll::{AdaptivePoll, CoreYield};
-pub use carousel::{Carousel, Returned};
 pub use chain::{BufferAccess, walk, walk_from};
 pub use device::DeviceRing;
 pub use driver::*;
@@ -79,6 +78,7 @@ pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
 pub use rendezvous::arm_and_recheck;
 pub use signal_retry::SignalRetry;
+pub use slot_ring::{Returned, SlotRing};
 
 use thiserror::Error;
 
