@@ -66,7 +66,6 @@
 mod adjust;
 mod adopt;
 mod adoption;
-mod beneath;
 mod bounds;
 mod connection;
 mod conntrack_table;
@@ -88,6 +87,7 @@ mod place;
 mod places;
 mod policy;
 mod progress;
+mod real_table;
 mod record;
 mod request;
 mod sctp;
