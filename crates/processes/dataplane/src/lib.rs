@@ -25,6 +25,7 @@ mod flow_memory;
 mod inspection;
 mod interface;
 mod keeper;
+mod port_requests;
 mod profiles;
 mod reports;
 mod scheduler;
@@ -32,7 +33,6 @@ mod sessions;
 mod succession;
 mod switches;
 mod sys;
-mod wishes;
 
 use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;
