@@ -65,7 +65,7 @@ use keeper::Keeper;
 use profiles::{ProfileTerms, Profiles};
 use reports::{Flushed, Reports};
 use sessions::{Arrival, Sessions};
-use succession::{Brought, Calming, PendingSuccessors};
+use succession::{Calming, PendingSuccessors, SessionFds};
 
 /// The channel's number in the poller.
 const CHANNEL: u64 = 0;
@@ -106,7 +106,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         captures: Captures::default(),
         profiles: Profiles::default(),
         calming: None,
-        brought: Brought::default(),
+        brought: SessionFds::default(),
         pending_successors: PendingSuccessors::default(),
         stage: Stage::Serving,
     }
@@ -174,7 +174,7 @@ struct Switch {
     profiles: Profiles,
     datapath: Datapath,
     calming: Option<Calming>,
-    brought: Brought,
+    brought: SessionFds,
     stage: Stage,
 }
 

@@ -224,7 +224,7 @@ fn known(mut told: Value) -> Result<SavedSession, Fault> {
 }
 
 /// Descriptors of sessions that will be taken over.
-pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
+pub(super) type SessionFds = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
 
 /// A prepared session for a guest that another process still serves.
 pub(super) struct PendingSuccessor {
