@@ -65,7 +65,7 @@ use keeper::Keeper;
 use profiles::{ProfileTerms, Profiles};
 use reports::{Flushed, Reports};
 use sessions::{Arrival, Sessions};
-use succession::{Calming, PendingSuccessors, SessionFds};
+use succession::{PendingSuccessors, Quiescing, SessionFds};
 
 /// The channel's number in the poller.
 const CHANNEL: u64 = 0;
@@ -105,7 +105,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         sessions: Sessions::new(reports, watch),
         captures: Captures::default(),
         profiles: Profiles::default(),
-        calming: None,
+        quiescing: None,
         brought: SessionFds::default(),
         pending_successors: PendingSuccessors::default(),
         stage: Stage::Serving,
@@ -173,7 +173,7 @@ struct Switch {
     /// Dropped before the engine, too.
     profiles: Profiles,
     datapath: Datapath,
-    calming: Option<Calming>,
+    quiescing: Option<Quiescing>,
     brought: SessionFds,
     stage: Stage,
 }
@@ -215,7 +215,7 @@ impl Switch {
         for report in self.interface.take_reports() {
             self.reports.report(&report);
         }
-        self.rest_if_calm();
+        self.rest_if_quiet();
         if self.datapath.is_begun() {
             self.sessions.start_threads();
         }
@@ -224,7 +224,7 @@ impl Switch {
     /// Waits for events. A resting process serves no client, and clients do not wake it: their messages stay in the
     /// sockets.
     fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
-        let due = earlier(self.reports.due(), self.calming.map(|_| Calming::due()));
+        let due = earlier(self.reports.due(), self.quiescing.map(|_| Quiescing::due()));
         match self.stage {
             Stage::Resting => self.channel_poller.wait(due),
             _ => self.poller.wait(earlier(due, self.interface.due())),

@@ -91,7 +91,7 @@ struct Shared {
 pub(super) enum Stage {
     Serving,
     /// Only sessions in the middle of something are served, until they are at rest.
-    Calming,
+    Quiescing,
     /// No session is served.
     AtRest,
 }
@@ -103,7 +103,7 @@ impl SharedStage {
     fn get(&self) -> Stage {
         match self.0.load(Ordering::SeqCst) {
             0 => Stage::Serving,
-            1 => Stage::Calming,
+            1 => Stage::Quiescing,
             _ => Stage::AtRest,
         }
     }

@@ -180,7 +180,7 @@ impl SessionThread {
     fn is_let(&self) -> bool {
         match self.stage.get() {
             Stage::Serving => true,
-            Stage::Calming => !self.shared.is_resting.load(Ordering::SeqCst),
+            Stage::Quiescing => !self.shared.is_resting.load(Ordering::SeqCst),
             Stage::AtRest => false,
         }
     }
