@@ -23,7 +23,7 @@ use lasthop_runtime::hangs::HangWatch;
 
 use super::reports::Reports;
 use allowance::Allowance;
-use thread::{Company, SessionThread};
+use thread::{SessionThread, ThreadParts};
 
 /// Bytes of a thread's stack. It touches some 20 KiB of them, and only those take memory.
 const STACK_BYTES: usize = 512 << 10;
@@ -178,7 +178,7 @@ impl Sessions {
         });
         let turns = self.watch.watch(Some(port.clone()));
         let (reports, stage) = (Arc::clone(&self.reports), Arc::clone(&self.stage));
-        let company = Company { reports, stage, turns, over: end };
+        let company = ThreadParts { reports, stage, turns, over: end };
         let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), over };
         self.waiting.push(SessionThread::new((port, attachment), shared, socket, company));
         self.guests.insert(attachment, guest);
