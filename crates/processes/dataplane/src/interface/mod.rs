@@ -22,7 +22,7 @@ mod own_devices;
 mod packets;
 mod places;
 mod survival;
-mod to_answer;
+mod unanswered_upcalls;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,7 +57,7 @@ use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
 use survival::Returning;
-use to_answer::{AskingPort, Audience, Traffic};
+use unanswered_upcalls::{AskingPort, Traffic, UpcallClass};
 use waiting::Waiting;
 
 /// Upcalls that are delivered in a row; then guests and clients have their turn.
@@ -508,7 +508,12 @@ impl Interface {
 }
 
 /// The state of a client as a reader of upcalls.
-fn reader_in(server: &Server, places: &Places, (client, traffic): Audience, now: Instant) -> Option<Reader> {
+fn reader_in(
+    server: &Server,
+    places: &Places,
+    (client, traffic): UpcallClass,
+    now: Instant,
+) -> Option<Reader> {
     server.reader(client).map(|reader| places.reader(reader, traffic, now))
 }
 

@@ -17,7 +17,7 @@ use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::flows::RefusedFlows;
 use super::packets::{Executed, OutgoingPacket, UnderWay};
-use super::to_answer::{ToAnswer, Traffic};
+use super::unanswered_upcalls::{Traffic, UnansweredUpcalls};
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub(super) struct Places {
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
     /// Upcalls to them that they have not answered.
-    pub(super) to_answer: ToAnswer,
+    pub(super) to_answer: UnansweredUpcalls,
     pub(super) refused_flows: RefusedFlows,
     /// Whether upcalls are enabled.
     pub(super) can_ask: bool,
