@@ -54,7 +54,7 @@ use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::hangs::{HangWatch, Turns};
 use lasthop_runtime::ipc::{Channel, take_channel};
-use lasthop_runtime::poller::{Happening, Interest, Poller};
+use lasthop_runtime::poller::{Interest, PollEvent, Poller};
 use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole, Spent};
 use lasthop_runtime::signals;
 
@@ -182,7 +182,7 @@ impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
         let turns = Arc::clone(&self.turns);
         while self.stage != Stage::Over {
-            for Happening { source, .. } in self.wait()? {
+            for PollEvent { source, .. } in self.wait()? {
                 match source {
                     CHANNEL => {
                         let _turn = turns.begin("an order of the supervisor");
@@ -223,7 +223,7 @@ impl Switch {
 
     /// Waits for events. A resting process serves no client, and clients do not wake it: their messages stay in the
     /// sockets.
-    fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
+    fn wait(&mut self) -> Result<Vec<PollEvent>, Fault> {
         let due = earlier(self.reports.due(), self.quiescing.map(|_| Quiescing::due()));
         match self.stage {
             Stage::Resting => self.channel_poller.wait(due),

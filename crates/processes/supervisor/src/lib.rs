@@ -96,7 +96,7 @@ use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::hangs::HangWatch;
 use lasthop_runtime::notify::Manager;
-use lasthop_runtime::poller::{Happening, Interest, Poller};
+use lasthop_runtime::poller::{Interest, PollEvent, Poller};
 use lasthop_runtime::signals::Signals;
 
 use controller::ControllerProcess;
@@ -302,7 +302,7 @@ impl Supervisor {
         }
     }
 
-    fn handle(&mut self, happening: Happening) {
+    fn handle(&mut self, happening: PollEvent) {
         match Source::of(happening.source) {
             Some(Source::Signals) if self.signals.came() => self.begin_end(),
             Some(Source::Switch) => self.hear(),
