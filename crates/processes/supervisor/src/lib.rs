@@ -261,11 +261,11 @@ impl Supervisor {
     fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         let turns = HangWatch::start("the supervisor").watch(None);
         loop {
-            let happenings = self.out.poller.wait(earlier(self.due(), manager.due()))?;
-            let is_quiet = happenings.is_empty();
-            for happening in happenings {
-                let _turn = turns.begin(Source::of(happening.source).map_or("nothing", Source::work));
-                self.handle(happening);
+            let events = self.out.poller.wait(earlier(self.due(), manager.due()))?;
+            let is_quiet = events.is_empty();
+            for event in events {
+                let _turn = turns.begin(Source::of(event.source).map_or("nothing", Source::work));
+                self.handle(event);
             }
             let _turn = match is_quiet {
                 true => turns.begin_quietly("what is due"),
@@ -302,13 +302,13 @@ impl Supervisor {
         }
     }
 
-    fn handle(&mut self, happening: PollEvent) {
-        match Source::of(happening.source) {
+    fn handle(&mut self, event: PollEvent) {
+        match Source::of(event.source) {
             Some(Source::Signals) if self.signals.came() => self.begin_end(),
             Some(Source::Switch) => self.hear(),
             Some(Source::Control) => self.clients.accept(&self.out.poller),
             Some(Source::Listener(number)) => self.ports.advance_port(number, &mut self.out),
-            Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
+            Some(Source::Client(number)) => self.hear_client(number, event.is_over),
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Successor) => {
                 let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
