@@ -13,7 +13,7 @@ use lasthop_runtime::poller::Interest;
 use super::ports::Ports;
 use super::saved_session::SavedSession;
 use super::source::Source;
-use super::successor::{Introduction, Successor};
+use super::successor::{Successor, SuccessorSetup};
 use super::upgrade::{RestOutcome, UpgradeParams};
 use super::{Outputs, Supervisor};
 
@@ -38,24 +38,24 @@ impl Supervisor {
             RestOutcome::Refused(answer) => self.clients.answer_any(answer),
             RestOutcome::Ready(ready) => {
                 let resting = *ready;
-                self.succeed(resting.successor, resting.program.clone(), &resting.introduction);
-                self.upgrades.take_over(resting.waiting, resting.program, resting.introduction.refused);
+                self.succeed(resting.successor, resting.program.clone(), &resting.setup);
+                self.upgrades.take_over(resting.waiting, resting.program, resting.setup.refused);
             }
         }
     }
 
-    /// Has the new switch process continue; it knows the sessions in `introduction`.
-    fn succeed(&mut self, successor: Successor, program: PathBuf, introduction: &Introduction) {
+    /// Has the new switch process continue; it knows the sessions in `setup`.
+    fn succeed(&mut self, successor: Successor, program: PathBuf, setup: &SuccessorSetup) {
         let predecessor = self.out.switch_process.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
         self.fail_waiting();
-        if !introduction.keeps_flows {
+        if !setup.keeps_flows {
             // It would not record changes of flows. Not earlier: a refused upgrade changes nothing.
             self.datapaths.forget_flows(&mut self.out.store);
         }
         self.deposit_head();
         // Guests wait for this, and for nothing after it: the old process is at rest.
-        self.tell_of_guests(&introduction.known);
+        self.tell_of_guests(&setup.known);
         let Outputs { poller, store, .. } = &mut self.out;
         self.datapath_clients.end_all(poller);
         // It is killed, and reaped once it has ended; its last messages are ignored.

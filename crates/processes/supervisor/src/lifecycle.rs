@@ -191,13 +191,13 @@ impl Supervisor {
     }
 
     /// Has the stand-by continue with the guests of a process that has ended.
-    fn promote(&mut self, ReadyStandby { process, introduction }: ReadyStandby) {
+    fn promote(&mut self, ReadyStandby { process, setup }: ReadyStandby) {
         self.out.switch_process.process.promote(process);
         self.out.switch_process.boost_slices(None);
         self.deposit_head();
-        self.tell_of_guests(&introduction.known);
+        self.tell_of_guests(&setup.known);
         self.note_introduced();
-        self.standby.note_continued(introduction.refused);
+        self.standby.note_continued(setup.refused);
     }
 
     /// Begins to end: accepts no more guests and questions, and has the switch release its guests.
