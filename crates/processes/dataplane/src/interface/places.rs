@@ -16,7 +16,7 @@ use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::flows::RefusedFlows;
-use super::packets::{Executed, OutgoingPacket, UnderWay};
+use super::packets::{Executed, OutgoingPacket, PendingExecutions};
 use super::unanswered_upcalls::{Traffic, UnansweredUpcalls};
 
 /// A port in a datapath.
@@ -54,7 +54,7 @@ pub(super) struct Places {
     pub(super) removals: BTreeMap<RemovalId, (Arc<FlowModule>, Removed)>,
     pub(super) last_removal: u64,
     last_origin: u16,
-    pub(super) under_way: Arc<UnderWay>,
+    pub(super) under_way: Arc<PendingExecutions>,
     /// Packets of clients that go to a worker together at the end of the turn; they count as under way.
     pub(super) outgoing: Injections<OutgoingPacket>,
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
