@@ -234,7 +234,7 @@ impl Switch {
     fn hear(&mut self) {
         let is_open = self.reports.flush() != Flushed::Gone && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
-            self.obey(request, fds);
+            self.execute(request, fds);
         }
         match self.stage {
             Stage::Ending if !is_open || !self.reports.wants_write() => self.stage = Stage::Over,
@@ -259,7 +259,7 @@ impl Switch {
         Ok(())
     }
 
-    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
+    fn execute(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
         if !order.is_preparation() {
             self.begin_work();
         }
