@@ -182,7 +182,7 @@ struct SuccessorConfig {
     entries: Vec<StaticEntry>,
 }
 
-/// The subject of an order of an setup.
+/// The subject of an order of a successor's setup.
 enum About {
     Switch,
     Port(u32),

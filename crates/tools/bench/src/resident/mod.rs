@@ -94,7 +94,7 @@ impl Resident {
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        // Sessions first: they stop their rings, which needs the lane_table.
+        // Sessions first: they stop their rings, which needs the lane table.
         self.session_threads.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
         self.lane_table.end();
         if let Some(worker) = self.worker.take() {

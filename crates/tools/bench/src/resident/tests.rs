@@ -260,7 +260,7 @@ fn nothing_is_left_running() {
         let lane_table = Arc::downgrade(&resident.lane_table);
         assert_eq!(lane_table.strong_count(), 4, "the handle, the data thread, two sessions");
         drop(resident);
-        assert_eq!(lane_table.strong_count(), 0, "each thread held the lane_table");
+        assert_eq!(lane_table.strong_count(), 0, "each thread held the lane table");
         for mut guest in guests {
             assert!(matches!(guest.wait(Some(PATIENCE)), Err(GuestError::HungUp)));
         }
