@@ -69,8 +69,8 @@ struct Process {
 impl Process {
     fn serve(&mut self) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(self.channel.due())? {
-                match happening.source {
+            for event in self.poller.wait(self.channel.due())? {
+                match event.source {
                     EVENTS => self.tell_events(),
                     _ if !self.hear() => return Ok(()),
                     _ => {}

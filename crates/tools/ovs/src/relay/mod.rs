@@ -106,8 +106,8 @@ pub fn serve(
     info!("relays {} to ovs-vswitchd at {}", database.display(), listen.display());
     while !signals.came() {
         let deadline = relay.guests.due().into_iter().chain(relay.look_at).min();
-        for happening in relay.poller.wait(deadline)? {
-            match happening.source {
+        for event in relay.poller.wait(deadline)? {
+            match event.source {
                 LISTENER => relay.accept(&listener),
                 SWITCH => relay.hear(),
                 DAEMON | SERVER => relay.carry(),
