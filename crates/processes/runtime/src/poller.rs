@@ -96,13 +96,13 @@ impl Poller {
         let timeout = deadline.map(timespec_until);
         self.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(happening).collect()),
+            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(poll_event).collect()),
             Err(error) => Err(Fault::internal("wait for events", error)),
         }
     }
 }
 
-fn happening(event: &Event) -> PollEvent {
+fn poll_event(event: &Event) -> PollEvent {
     let flags = event.flags;
     PollEvent { source: event.data.u64(), is_over: flags.intersects(EventFlags::HUP | EventFlags::ERR) }
 }
