@@ -332,7 +332,7 @@ impl Shared {
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    fn hush(&self) {
+    fn clear_doorbell(&self) {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
     }
 }

@@ -169,7 +169,7 @@ impl SessionThread {
         }
         let happened = polled.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if !polled[0].revents().is_empty() {
-            self.shared.hush();
+            self.shared.clear_doorbell();
         }
         let is_room = happened && self.news == News::Waiting;
         let is_hung_up = happened && !is_served && !is_room;
