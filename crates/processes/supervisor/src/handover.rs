@@ -8,11 +8,9 @@ use log::{info, warn};
 use lasthop_api::orders::Answer;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::poller::Interest;
 
 use super::ports::Ports;
 use super::saved_session::SavedSession;
-use super::source::Source;
 use super::successor::{Successor, SuccessorSetup};
 use super::upgrade::{RestOutcome, UpgradeParams};
 use super::{Outputs, Supervisor};
@@ -63,18 +61,7 @@ impl Supervisor {
         drop(predecessor);
         self.ports.counters.collect_counters(store);
         self.ports.table.down(&self.ports.sessions, poller);
-        self.note_introduced();
-    }
-
-    /// Notes that the switch process had all ports before it became that, and hears it from now on.
-    pub(super) fn note_introduced(&mut self) {
-        if let Some(process) = self.out.switch_process.process.current() {
-            // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
-            // one that hangs.
-            let _ = self.out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
-        }
-        let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
+        self.ports.note_introduced(&mut self.out);
     }
 
     /// Handles the end of the upgrade: the new process has all guests.

@@ -388,8 +388,10 @@ impl Supervisor {
             self.answer_driver_clients(0, now);
             self.ports.devices_on_time(now, &mut self.out);
         }
-        if is_due(self.out.switch_process.process.due()) {
-            self.restart_switch();
+        if is_due(self.out.switch_process.process.due())
+            && let Err(fault) = self.start_switch()
+        {
+            self.out.switch_process.process.retry(&fault);
         }
         if is_due(self.stage.due()) {
             self.end_on_time(now);

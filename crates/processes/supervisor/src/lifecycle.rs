@@ -9,7 +9,6 @@ use lasthop_children::RunningChild;
 use lasthop_port_counters::final_counters_text;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::sandbox::Layer;
 use log::{error, info};
 
 use super::controller::ControllerProcess;
@@ -84,13 +83,6 @@ impl Supervisor {
         self.controller.end_if_hung(now, &self.out.poller);
     }
 
-    /// Restarts the switch process after the pause.
-    pub(super) fn restart_switch(&mut self) {
-        if let Err(fault) = self.start_switch() {
-            self.out.switch_process.process.retry(&fault);
-        }
-    }
-
     /// Handles the reply that the switch has all its ports.
     pub(super) fn started(&mut self) {
         let pid = self.out.switch_process.process.current().map_or(0, |switch| switch.pid());
@@ -123,15 +115,6 @@ impl Supervisor {
                 self.standby.pid(),
             ];
             self.reaper.reap_orphans(&own);
-        }
-    }
-
-    /// Handles the report that the switch process is sandboxed; it continues with the guests of another one.
-    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        self.out.switch_process.process.note_sandbox(layers);
-        // Only now: the keeper process, which it has started by now, is not urgent.
-        if !self.ports.sessions.saved.is_empty() {
-            self.out.switch_process.boost_slices(None);
         }
     }
 
@@ -196,7 +179,7 @@ impl Supervisor {
         self.out.switch_process.boost_slices(None);
         self.deposit_head();
         self.tell_of_guests(&setup.known);
-        self.note_introduced();
+        self.ports.note_introduced(&mut self.out);
         self.standby.note_continued(setup.refused);
     }
 

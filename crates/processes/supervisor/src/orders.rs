@@ -94,7 +94,13 @@ impl Supervisor {
             Report::Refused { name, why } => self.ports.table.refused(&name, why),
             Report::Failed { why } => self.out.switch_process.process.note_last_words(why),
             Report::Unanswered => self.controller.suspect(),
-            Report::Sandbox(layers) => self.sandboxed(layers),
+            Report::Sandbox(layers) => {
+                self.out.switch_process.process.note_sandbox(layers);
+                // Only now: the keeper process, which it has started by now, is not urgent.
+                if !self.ports.sessions.saved.is_empty() {
+                    self.out.switch_process.boost_slices(None);
+                }
+            }
             Report::Forbidden(call) => self.out.switch_process.process.note_last_words(call.to_string()),
             Report::Addresses { id, fdb } => {
                 self.out.switch_process.add_addresses(id, fdb.entries);

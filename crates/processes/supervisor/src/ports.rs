@@ -20,7 +20,7 @@ use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::poller::Poller;
+use lasthop_runtime::poller::{Interest, Poller};
 
 use super::Outputs;
 use super::driver::Driver;
@@ -28,6 +28,7 @@ use super::port::Port;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_process_down};
 use super::sessions::Sessions;
+use super::source::Source;
 use super::switch_table::SwitchTable;
 
 /// All ports, their sessions and counters, and the driver process for those over devices.
@@ -197,15 +198,33 @@ impl Ports {
         self.table.is_tracking_late = true;
     }
 
-    /// Removes a port for a user, also from the switch. Returns false if the switch has to reply first.
-    pub(super) fn delete(&mut self, number: u32, asker: &Asker, out: &mut Outputs) -> bool {
+    /// Removes a port with its static addresses for a user, also from the switch. `None`: the reply comes later.
+    pub(super) fn delete(
+        &mut self,
+        number: u32,
+        asker: &Asker,
+        switches: &mut SwitchTable,
+        out: &mut Outputs,
+    ) -> Option<Value> {
         let name = self.table.name_of(number).unwrap_or_default();
         self.forget_port(number, out);
+        switches.forget_entries_of(&name, &mut out.store);
         if !out.switch_process.process.is_up() {
-            return true;
+            return Some(Value::Bool(true));
         }
         out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
-        false
+        None
+    }
+
+    /// Notes that the switch process had all ports before it became that, and hears it from now on.
+    pub(super) fn note_introduced(&mut self, out: &mut Outputs) {
+        if let Some(process) = out.switch_process.process.current() {
+            // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
+            // one that hangs.
+            let _ = out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
+        }
+        let ports: Vec<u32> = self.table.all.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.table.note_told(port)));
     }
 
     /// Handles the switch's reply about prepared sessions, and which it refused.
