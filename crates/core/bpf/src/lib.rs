@@ -19,6 +19,24 @@
 //!
 //! **Threading.** A value belongs to one thread, which makes all system calls. Programs run in the kernel, on any CPU; words of
 //! maps are read and written atomically.
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_bpf::{Assembler, CodeError, Condition, Register};
+//!
+//! // Returns 1 if its argument is not 0, else 0.
+//! let mut code = Assembler::new();
+//! let end = code.label();
+//! code.set(Register::R0, 0).jump_if(Condition::Equal, Register::R1, 0, end).set(Register::R0, 1);
+//! code.place(end).exit();
+//! assert!(code.finish().is_ok());
+//!
+//! let mut code = Assembler::new();
+//! let nowhere = code.label();
+//! code.jump(nowhere);
+//! assert_eq!(code.finish().unwrap_err(), CodeError::Label);
+//! ```
 #![deny(unsafe_code)]
 
 mod assembler;

@@ -55,7 +55,7 @@ impl DelayedSignals {
     }
 
     /// Delays a signal, unless one of that ring is delayed already.
-    pub(crate) fn hold(&mut self, signal: DelayedSignal) {
+    pub(crate) fn delay(&mut self, signal: DelayedSignal) {
         if self.find(signal.port, signal.index).is_none() {
             self.signals.push(signal);
         }
@@ -97,7 +97,7 @@ mod tests {
         let signal = |index, first_ns| DelayedSignal { port: PortId(1), index, first_ns };
         assert_eq!(signals.due_ns(), None);
         for signal in [signal(0, 100), signal(2, 50), signal(0, 70)] {
-            signals.hold(signal);
+            signals.delay(signal);
         }
         assert_eq!(signals.due_ns(), Some(50 + NOTIFY_DELAY_MAX_NS));
         assert_eq!(signals.find(PortId(1), 0), Some(signal(0, 100)), "the first one counts");

@@ -26,6 +26,26 @@
 //!     |  +-- another worker returned a packet
 //!     +-- earliest deadline of a packet that waits for receive buffers
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lasthop_engine::{Engine, EngineSettings, PortConfig};
+//! use lasthop_modules::Dummy;
+//!
+//! let engine = Engine::start(Arc::new(Dummy::default()), &EngineSettings::default()).unwrap();
+//! let port = engine.add_port(PortConfig { name: "vm1".to_owned(), ..PortConfig::default() }).unwrap();
+//! // A session with the guest's front end drives this device.
+//! let _session = engine.device(port).map(|device| {
+//!     let (_front_end, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+//!     lasthop_vhost::Session::new(std::os::fd::OwnedFd::from(socket).into(), device).unwrap()
+//! });
+//! // The first port is the switch's own.
+//! let stats = engine.stats().unwrap();
+//! assert_eq!((stats.ports.len(), stats.ports[1].name.as_str(), stats.workers.len()), (2, "vm1", 1));
+//! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
 mod capture;

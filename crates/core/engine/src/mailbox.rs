@@ -24,12 +24,12 @@ pub(crate) trait TaskRunner: Sized {
 pub(crate) struct Mailbox<W> {
     tasks: Mutex<TaskQueue<W>>,
     wake_fd: OwnedFd,
-    at_hand: Mutex<AtHand<W>>,
+    parked: Mutex<ParkedWorker<W>>,
 }
 
-struct AtHand<W>(Option<Box<W>>);
+struct ParkedWorker<W>(Option<Box<W>>);
 
-impl<W> std::fmt::Debug for AtHand<W> {
+impl<W> std::fmt::Debug for ParkedWorker<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", if self.0.is_some() { "at hand" } else { "on a thread" })
     }
@@ -46,22 +46,22 @@ impl<W> std::fmt::Debug for TaskQueue<W> {
 impl<W: TaskRunner> Mailbox<W> {
     pub(crate) fn new() -> std::io::Result<Self> {
         let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let (tasks, at_hand) = (Mutex::new(TaskQueue(VecDeque::new())), Mutex::new(AtHand(None)));
-        Ok(Self { tasks, wake_fd, at_hand })
+        let (tasks, parked) = (Mutex::new(TaskQueue(VecDeque::new())), Mutex::new(ParkedWorker(None)));
+        Ok(Self { tasks, wake_fd, parked })
     }
 
     /// Parks the worker here until it is taken.
     pub(crate) fn park(&self, worker: W) {
-        self.at_hand().0 = Some(Box::new(worker));
+        self.parked().0 = Some(Box::new(worker));
     }
 
     /// Takes the worker, for a thread of its own.
     pub(crate) fn take_worker(&self) -> Option<Box<W>> {
-        self.at_hand().0.take()
+        self.parked().0.take()
     }
 
-    fn at_hand(&self) -> MutexGuard<'_, AtHand<W>> {
-        self.at_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn parked(&self) -> MutexGuard<'_, ParkedWorker<W>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Readable when there are tasks; edge-triggered, never read.
@@ -99,7 +99,7 @@ impl<W: TaskRunner> Mailbox<W> {
         let task: WorkerTask<W> = Box::new(move |worker| {
             let _ = reply.send(task(worker));
         });
-        match &mut self.at_hand().0 {
+        match &mut self.parked().0 {
             Some(worker) => worker.run_task(task),
             None => self.post(task),
         }

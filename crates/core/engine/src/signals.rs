@@ -207,7 +207,7 @@ impl<W: PoolMember> SignalSender<W> {
             return false;
         }
         scheduling.note_delay(port, self.worker, held.is_some(), now);
-        self.delayed.hold(signal);
+        self.delayed.delay(signal);
         true
     }
 

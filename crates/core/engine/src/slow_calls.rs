@@ -75,11 +75,6 @@ impl WriteTime {
         self.ns + self.repeated_ns.unwrap_or(0) + self.third_ns.unwrap_or(0)
     }
 
-    /// Whether three writes in a row were very slow.
-    fn is_thrice_very_slow(self) -> bool {
-        self.third_ns.is_some_and(|third_ns| third_ns >= VERY_SLOW_NS)
-    }
-
     /// The part in ns that the front end caused.
     fn charged_ns(self) -> u64 {
         match self.repeated_ns {
@@ -130,7 +125,7 @@ impl SlowCalls {
         suspect.quick_writes = 0;
         suspect.spent_ns += time.charged_ns();
         let speed = match suspect.spent_ns {
-            _ if time.is_thrice_very_slow() => WriteSpeed::VerySlow,
+            _ if time.third_ns.is_some_and(|third_ns| third_ns >= VERY_SLOW_NS) => WriteSpeed::VerySlow,
             ..=SPENT_NS_MAX => return WriteSpeed::Slow,
             _ => WriteSpeed::TooSlow,
         };

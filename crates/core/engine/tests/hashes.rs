@@ -8,7 +8,6 @@ use lasthop_engine::PortConfig;
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::{Batch, Module, PortId, PortKind, PortSettings, Verdicts};
 use lasthop_vhost::features::protocol;
-use lasthop_wire::hash::{COVERS_TCPV4, FUNCTION_TOEPLITZ};
 use lasthop_wire::{Offload, PacketHash};
 use support::{TestSwitch, config, frame, receive};
 
@@ -37,8 +36,12 @@ impl Module for Noting {
 
 const HASHES: u64 = protocol::OFFERED | protocol::PACKET_HASH;
 
+/// TCP over IPv4, and Toeplitz's function (virtio 1.2, 5.1.6.4.3).
+const TCPV4: u16 = 2;
+const TOEPLITZ: u8 = 1;
+
 fn hash(value: u32) -> PacketHash {
-    PacketHash { value, covers: COVERS_TCPV4, function: FUNCTION_TOEPLITZ, key: 7 }
+    PacketHash { value, covers: TCPV4, function: TOEPLITZ, key: 7 }
 }
 
 /// A switch whose first port is of `kind`, with guests that try to report hashes on both ports.

@@ -25,6 +25,46 @@
 //!   header images                                                 |        +-> no buffers: waits -> drain(ring)
 //!                                                                 +-> taken: left for its holder ----^
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lasthop_fabric::{Fabric, RingId};
+//! use lasthop_guestmem::{Mapping, MemoryMap, Region};
+//! use lasthop_module_api::{Module, PortId, PortSettings};
+//! use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+//!
+//! // The module joins both ports.
+//! let module = Arc::new(lasthop_modules::Dummy::default());
+//! let mut fabric = Fabric::new(module.clone()).unwrap();
+//! // Two guests, each with a receive and a transmit ring in its memory.
+//! let mut guests = [1, 2].map(|number| {
+//!     let port = PortId(number);
+//!     module.port_added(port, &PortSettings::default()).unwrap();
+//!     fabric.add_port(port, 1);
+//!     let mapping = Arc::new(Mapping::anonymous(65_536).unwrap());
+//!     let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+//!     fabric.set_memory(port, &map);
+//!     [0, 1].map(|index| {
+//!         let at = u64::from(index) * 16_384;
+//!         let addresses = RingAddresses { descriptors: at, available: at + 4096, used: at + 8192 };
+//!         let memory = || RingMemory::new(&map, 256, addresses).unwrap();
+//!         fabric.start_ring(port, index, DeviceRing::new(memory(), 0, true), true);
+//!         DriverRing::new(memory(), true)
+//!     })
+//! });
+//! let [[_, transmit], [receive, _]] = &mut guests;
+//!
+//! // One guest posts a buffer. The other sends a frame of 60 bytes behind its virtio-net header.
+//! receive.add(&[], &[(32_768, 2048)], 0).unwrap();
+//! receive.publish();
+//! transmit.add(&[(32_768, 72)], &[], 0).unwrap();
+//! transmit.publish();
+//! assert_eq!(fabric.visit(RingId { port: PortId(1), queue: 0 }, 0), 1);
+//! assert_eq!(receive.take_used().unwrap().unwrap().len, 72);
+//! ```
 #![forbid(unsafe_code)]
 
 mod board;

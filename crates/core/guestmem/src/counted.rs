@@ -24,7 +24,7 @@ thread_local! {
     };
 }
 
-/// The accesses that `work` makes on this thread.
+/// The accesses that `work` makes on this thread. For tests, which compare them with bounds.
 #[cfg(debug_assertions)]
 pub fn during(work: impl FnOnce()) -> AccessCounts {
     COUNTS.set(AccessCounts::default());

@@ -22,6 +22,25 @@
 //!   0x4000000  [ region 1 ]  --+             [ Mapping B | offset  ]
 //!                              +-----------------------> ^ Segment { region: 1, offset, len }
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lasthop_guestmem::{Mapping, MemoryMap, Region};
+//!
+//! let mapping = Arc::new(Mapping::anonymous(65_536).unwrap());
+//! let map = MemoryMap::new(vec![Region { guest_addr: 0x10_0000, user_addr: 0x7000_0000, mapping }]).unwrap();
+//! let mut hint = 0;
+//! let segment = map.translate(0x10_0100, 4, &mut hint).unwrap();
+//! map.write(segment, 0, &[1, 2, 3, 4]).unwrap();
+//! let mut bytes = [0; 2];
+//! map.read(segment, 2, &mut bytes).unwrap();
+//! assert_eq!(bytes, [3, 4]);
+//! // The last byte is outside of the guest's memory.
+//! assert!(map.translate_whole(0x10_fffe, 3, &mut hint).is_none());
+//! ```
 
 mod address_space;
 mod backing;

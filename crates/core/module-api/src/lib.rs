@@ -17,6 +17,46 @@
 //!   fabric                      module
 //!   fetch -> Batch{headers} --> decide(batch, now) --> Verdicts{outputs, drops} --> sort by destination -> deliver
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_module_api::{Batch, DropReason, Hashes, Header, Module, PortId, PortSettings, Verdicts};
+//!
+//! /// A tee: packets of each port go to port 1, and those of port 1 nowhere.
+//! struct Tee;
+//!
+//! impl Module for Tee {
+//!     fn name(&self) -> &'static str {
+//!         "tee"
+//!     }
+//!
+//!     fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+//!         for packet in 0..batch.headers.len() {
+//!             match batch.port {
+//!                 PortId(1) => verdicts.drop_packet(packet, DropReason::NoDestination),
+//!                 _ => verdicts.output(packet, PortId(1)),
+//!             }
+//!         }
+//!     }
+//!
+//!     fn port_added(&self, _port: PortId, _settings: &PortSettings) -> Result<(), String> {
+//!         Ok(())
+//!     }
+//!
+//!     fn port_removed(&self, _port: PortId) {}
+//!
+//!     fn counters(&self) -> Vec<(&'static str, u64)> {
+//!         Vec::new()
+//!     }
+//! }
+//!
+//! let headers = [Header::new(&[0; 60], 60, lasthop_wire::Offload::default())];
+//! let mut verdicts = Verdicts::default();
+//! Tee.decide(&Batch { port: PortId(7), headers: &headers, hashes: &Hashes::NONE }, 0, &mut verdicts);
+//! assert_eq!(verdicts.outputs()[0].port, PortId(1));
+//! assert!(verdicts.drops().is_empty());
+//! ```
 #![forbid(unsafe_code)]
 
 mod drops;

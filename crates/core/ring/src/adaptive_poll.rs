@@ -37,7 +37,7 @@ pub struct AdaptivePoll {
     short_ns: u64,
     long_ns: u64,
     /// By source and course.
-    habits: [[Habit; COURSES]; HABITS],
+    predictors: [[Predictor; COURSES]; HABITS],
     last: Last,
     /// Time that may still be spent on polling in vain.
     credit_ns: u64,
@@ -54,14 +54,14 @@ struct Last {
 
 /// Predictions about the packets that follow those of one source.
 #[derive(Clone, Copy, Debug)]
-struct Habit {
+struct Predictor {
     /// Trust that a packet arrives within the short poll.
     soon: u8,
     /// Trust that an answer arrives within the long poll.
     answer: u8,
 }
 
-impl Habit {
+impl Predictor {
     fn expects_something_soon(self) -> bool {
         self.soon >= TRUST_MAX / 2
     }
@@ -79,11 +79,11 @@ impl AdaptivePoll {
     /// Polls for at most `max_ns`; 0 for never.
     #[must_use]
     pub fn new(max_ns: u64) -> Self {
-        let habit = Habit { soon: TRUST_MAX, answer: 0 };
+        let predictor = Predictor { soon: TRUST_MAX, answer: 0 };
         Self {
             short_ns: max_ns / SHORT,
             long_ns: max_ns,
-            habits: [[habit; COURSES]; HABITS],
+            predictors: [[predictor; COURSES]; HABITS],
             last: Last::default(),
             credit_ns: VAIN_LOOKS * max_ns,
         }
@@ -93,9 +93,9 @@ impl AdaptivePoll {
     #[inline]
     #[must_use]
     pub fn ns(&self) -> u64 {
-        let look_ns = match self.habits[self.last.source][self.last.course] {
-            habit if habit.expects_an_answer() => self.long_ns,
-            habit if habit.expects_something_soon() => self.short_ns,
+        let look_ns = match self.predictors[self.last.source][self.last.course] {
+            predictor if predictor.expects_an_answer() => self.long_ns,
+            predictor if predictor.expects_something_soon() => self.short_ns,
             _ => 0,
         };
         look_ns.min(self.credit_ns)
@@ -125,18 +125,18 @@ impl AdaptivePoll {
     #[inline]
     fn learn(&mut self, is_answer: bool, gap_ns: u64) {
         let (short_ns, long_ns) = (self.short_ns, self.long_ns);
-        let habit = &mut self.habits[self.last.source][self.last.course];
+        let predictor = &mut self.predictors[self.last.source][self.last.course];
         if gap_ns < short_ns {
-            habit.soon = grown(habit.soon, 2);
+            predictor.soon = grown(predictor.soon, 2);
             return;
         }
         // A thread that slept sees the packet late: sleep and wake-up take about as long as a short poll.
-        let reach_ns = if habit.expects_an_answer() { long_ns } else { long_ns + short_ns };
-        habit.soon = habit.soon.saturating_sub(1);
-        habit.answer = if is_answer && gap_ns < reach_ns {
-            grown(habit.answer, 1)
+        let reach_ns = if predictor.expects_an_answer() { long_ns } else { long_ns + short_ns };
+        predictor.soon = predictor.soon.saturating_sub(1);
+        predictor.answer = if is_answer && gap_ns < reach_ns {
+            grown(predictor.answer, 1)
         } else {
-            habit.answer.saturating_sub(1)
+            predictor.answer.saturating_sub(1)
         };
     }
 }

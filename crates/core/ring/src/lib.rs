@@ -3,7 +3,7 @@
 //!
 //! **Purpose.** [`DeviceRing`] is the back end's side: it takes heads, walks chains, writes used entries, publishes
 //! them, and suppresses notifications in both directions. [`DriverRing`] is the other side, for guests in user space.
-//! [`Carousel`] is a faster driver's side with fewer features.
+//! [`SlotRing`] is a faster driver's side with fewer features.
 //!
 //! **Contract.** For any contents written by the other side, a call ends in bounded time and returns a value or a
 //! [`RingError`]. After an error the ring has to be stopped. Used entries are written first and published by one index
@@ -25,9 +25,36 @@
 //!                    |-pending-|                             |-unsignalled-|
 //!   avail.used_event: "signal me past this"      used.avail_event: "kick me past this"
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use lasthop_guestmem::{Mapping, MemoryMap, Region};
+//! use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+//!
+//! const GUEST: u64 = 0x10_0000;
+//! const USER: u64 = 0x7000_0000;
+//! let mapping = Arc::new(Mapping::anonymous(65_536).unwrap());
+//! let map = MemoryMap::new(vec![Region { guest_addr: GUEST, user_addr: USER, mapping }]).unwrap();
+//! let addresses = RingAddresses { descriptors: USER, available: USER + 8192, used: USER + 12_288 };
+//! let memory = || RingMemory::new(&map, 256, addresses).unwrap();
+//! let mut driver = DriverRing::new(memory(), false);
+//! let mut device = DeviceRing::new(memory(), 0, false);
+//!
+//! // The driver makes a buffer of 64 bytes available, and notes the number 7 for itself.
+//! let head = driver.add(&[(GUEST + 16_384, 64)], &[], 7).unwrap();
+//! driver.publish();
+//! // The device takes the chain and returns it.
+//! assert_eq!((device.pending().unwrap(), device.head(0).unwrap()), (1, head));
+//! device.take(1);
+//! device.complete(head, 0);
+//! device.publish();
+//! assert_eq!(driver.take_used().unwrap().unwrap().token, 7);
+//! ```
 
 mod adaptive_poll;
-mod carousel;
 mod chain;
 #[doc(hidden)]
 pub mod death;
@@ -38,11 +65,11 @@ mod ledger;
 mod memory;
 mod rendezvous;
 mod signal_retry;
+mod slot_ring;
 #[cfg(test)]
 mod tests;
 
 pub use adaptive_poll::{AdaptivePoll, CoreYield};
-pub use carousel::{Carousel, Returned};
 pub use chain::{BufferAccess, walk, walk_from};
 pub use device::DeviceRing;
 pub use driver::*;
@@ -51,6 +78,7 @@ pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingMemory};
 pub use rendezvous::arm_and_recheck;
 pub use signal_retry::SignalRetry;
+pub use slot_ring::{Returned, SlotRing};
 
 use thiserror::Error;
 

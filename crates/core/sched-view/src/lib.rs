@@ -21,6 +21,23 @@
 //! it.
 //!
 //! **Threading.** Readers may be shared between threads. A writer belongs to one.
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use lasthop_sched_view::guest_threads::{ProcessSnapshot, ThreadChoice};
+//! use lasthop_sched_view::ViewWriter;
+//!
+//! // As root: tracks the threads of a VMM, and reads what one of them does.
+//! let mut view = ViewWriter::open()?;
+//! view.attach()?;
+//! let guest = ProcessSnapshot::read(4711)?.guest_threads(&ThreadChoice::Auto)?;
+//! for thread in guest.threads {
+//!     let tracked = view.track(thread)?;
+//!     println!("{}: {:?}", tracked.thread.tid, view.reader().thread(tracked.slot, 0));
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod guest_threads;

@@ -241,12 +241,8 @@ impl ViewWriter {
             self.view.cpu(stat.cpu, now_ns).map(|cpu| cpu.occupant) == Some(Occupant::Thread(thread.tid));
         let awake = if has_cpu { Activity::Running } else { Activity::Runnable };
         let word = thread_word(slot, stat.sleeps.unwrap_or(awake), stat.cpu, now_ns);
-        self.enter(slot, earlier, word)
-    }
-
-    /// Replaces a slot's word, unless a program has done so meanwhile.
-    fn enter(&self, slot: Slot, earlier: u64, later: u64) -> Result<(), TrackError> {
-        self.enter_thread.run(None, &[u64::from(slot.number()), earlier, later])?;
+        // Replaces the slot's word, unless a program has done so meanwhile.
+        self.enter_thread.run(None, &[u64::from(slot.number()), earlier, word])?;
         Ok(())
     }
 

@@ -19,6 +19,21 @@
 //! per packet.
 //!
 //! **Threading.** Functions without side effects, for any thread.
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_sched::{GuestView, Look, LookRound, look};
+//!
+//! let round = LookRound { idle_ns: 60_000, learned_ns: 50_000, max_ns: 200_000, is_posted: false };
+//! assert_eq!(look(&round, None), Look::Sleep);
+//! // The guest works on its answer on another CPU, so the thread polls beyond the time that it learned.
+//! let works = GuestView { running: 1, ..GuestView::default() };
+//! assert_eq!(look(&round, Some(&works)), Look::Poll);
+//! // The guest waits for the CPU on which this thread polls.
+//! let waits = GuestView { waiting_here: 1, ..GuestView::default() };
+//! assert_eq!(look(&round, Some(&waits)), Look::Yield);
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod bounds;

@@ -32,6 +32,26 @@
 //!                                  │                                                  ├─ None: A will look
 //!                                  └─ queue not empty? ─ try_lock() again             └─ Some: B serves the queue
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_sync::CombiningLock;
+//!
+//! let lock = CombiningLock::new(0, 4);
+//! let guard = lock.try_lock().unwrap();
+//! // Another worker does not wait: it queues its work and continues.
+//! assert!(lock.try_lock().is_none());
+//! lock.enqueue(3).unwrap();
+//! assert!(lock.try_lock_again().is_none());
+//! // The holder learns at the end that there is work, and serves it.
+//! assert!(guard.release());
+//! let mut guard = lock.try_lock().unwrap();
+//! while let Some(work) = guard.dequeue() {
+//!     *guard += work;
+//! }
+//! assert_eq!(*guard, 3);
+//! ```
 
 mod combining_lock;
 mod marked_stack;

@@ -17,22 +17,18 @@ pub const HEADER_BYTES: usize = vnet::HEADER_BYTES + HASH_BYTES;
 
 /// Covers nothing: there is no hash (`VIRTIO_NET_HASH_REPORT_NONE`).
 pub const COVERS_NONE: u16 = 0;
-/// Addresses and ports of TCP over IPv4 (`VIRTIO_NET_HASH_REPORT_TCPv4`); virtio's other numbers are also valid.
-pub const COVERS_TCPV4: u16 = 2;
 
 /// The function is unknown; equal packets of one sender have equal hashes.
 pub const FUNCTION_UNKNOWN: u8 = 0;
-/// Toeplitz, as of receive side scaling (virtio 1.2, 5.1.6.4.3).
-pub const FUNCTION_TOEPLITZ: u8 = 1;
 
 /// A packet's hash.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketHash {
     /// The hash.
     pub value: u32,
-    /// The fields of the packet that it covers, by virtio's numbers (`COVERS_*`).
+    /// The fields of the packet that it covers, by virtio's numbers (`VIRTIO_NET_HASH_REPORT_*`): 2 is TCP over IPv4.
     pub covers: u16,
-    /// The hash function (`FUNCTION_*`).
+    /// The hash function: 1 is Toeplitz, as of receive side scaling (virtio 1.2, 5.1.6.4.3).
     pub function: u8,
     /// The key of the function, by a number that the sender chose. Hashes with different keys cannot be compared.
     pub key: u8,
@@ -74,8 +70,7 @@ mod tests {
 
     #[test]
     fn fields_are_where_virtio_has_them() {
-        let hash =
-            PacketHash { value: 0x0403_0201, covers: COVERS_TCPV4, function: FUNCTION_TOEPLITZ, key: 9 };
+        let hash = PacketHash { value: 0x0403_0201, covers: 2, function: 1, key: 9 };
         assert_eq!(hash.emit(), [1, 2, 3, 4, 2, 0, 1, 9]);
         assert!(hash.is_known() && !PacketHash::default().is_known());
         assert_eq!(HEADER_BYTES, 20);

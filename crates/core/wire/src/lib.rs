@@ -24,6 +24,20 @@
 //!   `---------------- head ------------------------'   gso_size    gso_size          the rest       dropped
 //!   `---- written anew for each segment -----------'
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_wire::{HeaderError, Layers};
+//!
+//! // IPv4 and UDP behind a VLAN tag.
+//! let mut frame = [0; 46];
+//! frame[12..18].copy_from_slice(&[0x81, 0, 0, 5, 8, 0]);
+//! (frame[18], frame[21], frame[27]) = (0x45, 28, 17);
+//! let layers = Layers::parse(&frame).unwrap();
+//! assert_eq!((layers.l3_offset, layers.l4_offset, layers.l4_proto), (18, 38, 17));
+//! assert_eq!(Layers::parse(&frame[..30]), Err(HeaderError::Truncated));
+//! ```
 
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]

@@ -68,7 +68,7 @@ impl PortBits {
 
 /// Translated tuples that differ in this port only.
 #[derive(Debug)]
-struct Crowd {
+struct CrowdedRange {
     /// The tuple, with port 0.
     tuple: CtTuple,
     side: PortSide,
@@ -80,12 +80,12 @@ struct Crowd {
 
 /// All ranges that are known to be crowded.
 #[derive(Debug, Default)]
-pub(crate) struct Crowds {
-    crowds: Vec<Crowd>,
+pub(crate) struct CrowdedRanges {
+    crowds: Vec<CrowdedRange>,
     uses: u64,
 }
 
-impl Crowd {
+impl CrowdedRange {
     fn is(&self, tuple: &CtTuple, side: PortSide) -> bool {
         self.side == side && side.with(tuple, 0) == self.tuple
     }
@@ -97,7 +97,7 @@ impl Crowd {
     }
 }
 
-impl Crowds {
+impl CrowdedRanges {
     /// Finds a free port of a crowded range, from `start` on; `Err` if the range is not known to be crowded.
     pub(crate) fn free_port(
         &mut self,
@@ -107,7 +107,8 @@ impl Crowds {
         start: u16,
     ) -> Result<Option<u16>, ()> {
         self.uses += 1;
-        let is_it = |crowd: &&mut Crowd| crowd.is(tuple, side) && (crowd.first, crowd.last) == (first, last);
+        let is_it =
+            |crowd: &&mut CrowdedRange| crowd.is(tuple, side) && (crowd.first, crowd.last) == (first, last);
         let crowd = self.crowds.iter_mut().find(is_it).ok_or(())?;
         crowd.used = self.uses;
         Ok(crowd.free_from(start))
@@ -121,7 +122,7 @@ impl Crowds {
         (first, last): (u16, u16),
         taken: PortBits,
     ) {
-        let crowd = Crowd { tuple: side.with(tuple, 0), side, first, last, taken, used: self.uses };
+        let crowd = CrowdedRange { tuple: side.with(tuple, 0), side, first, last, taken, used: self.uses };
         if self.crowds.len() == CROWDS_MAX {
             let oldest = (0..CROWDS_MAX).min_by_key(|index| self.crowds[*index].used);
             oldest.map(|index| self.crowds.swap_remove(index));

@@ -14,12 +14,12 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
-use crate::beneath::{Beneath, Copied};
 use crate::bounds::{CtBounds, CtRefusal};
 use crate::connection::{Connection, CtId};
 use crate::conntrack_table::ConntrackTable;
 use crate::expect::Expectation;
 use crate::packet::PacketImage;
+use crate::real_table::{Copied, RealTable};
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
 use crate::table::Table;
@@ -80,7 +80,7 @@ impl CtDryRun {
         request: &CtRequest,
         now_ms: u64,
     ) -> CtTrial {
-        let beneath = real.map(|real| Beneath { shared: &real.shared, copied: &self.copied });
+        let beneath = real.map(|real| RealTable { shared: &real.shared, copied: &self.copied });
         if let Some(tuple) = packet.tuple(request.zone) {
             let mut table = self.table(request.zone, beneath);
             for tuple in [Some(tuple), tuple.inverse()].into_iter().flatten() {
@@ -100,7 +100,7 @@ impl CtDryRun {
         CtTrial { verdict, connection, is_known }
     }
 
-    fn table<'a>(&'a self, zone: u16, beneath: Option<Beneath<'a>>) -> Table<'a> {
+    fn table<'a>(&'a self, zone: u16, beneath: Option<RealTable<'a>>) -> Table<'a> {
         Table { beneath, ..Table::of_zone(&self.small.shared, zone) }
     }
 }
@@ -123,7 +123,7 @@ impl Table<'_> {
     }
 
     /// [`Self::is_free`] in both tables. Nothing is copied: a translation asks about thousands.
-    pub(crate) fn is_free_over(&mut self, beneath: Beneath<'_>, tuple: &CtTuple, now_ms: u64) -> bool {
+    pub(crate) fn is_free_over(&mut self, beneath: RealTable<'_>, tuple: &CtTuple, now_ms: u64) -> bool {
         if self.found(tuple).is_some() {
             return self.find(tuple, now_ms).is_none();
         }
@@ -133,7 +133,7 @@ impl Table<'_> {
 
     fn copy(
         &mut self,
-        beneath: Beneath<'_>,
+        beneath: RealTable<'_>,
         (real, mut connection): (CtId, Connection),
         now_ms: u64,
         masters: u32,
@@ -157,7 +157,7 @@ impl Table<'_> {
     }
 
     /// The copy of a connection's master.
-    fn master(&mut self, beneath: Beneath<'_>, id: CtId, now_ms: u64, masters: u32) -> Option<CtId> {
+    fn master(&mut self, beneath: RealTable<'_>, id: CtId, now_ms: u64, masters: u32) -> Option<CtId> {
         if let Some(own) = beneath.copy_of(id) {
             return Some(own);
         }

@@ -32,12 +32,40 @@
 //!                        time ─> sweep ─> wheel ─────┘  └─ places, as the table fills               │
 //!                                                    └──── helper, edit ── patches, splice ─────────┘
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_conntrack::{
+//!     ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage,
+//! };
+//! use lasthop_flow::ct_state::{ESTABLISHED, NEW, REPLY, TRACKED};
+//!
+//! /// A datagram between two hosts of 10.0.0.0/24, whose addresses end in these numbers.
+//! fn datagram(from: u8, to: u8) -> [u8; 42] {
+//!     let mut frame = [0; 42];
+//!     frame[12..18].copy_from_slice(&[8, 0, 0x45, 0, 0, 28]);
+//!     (frame[22], frame[23]) = (64, 17);
+//!     frame[26..34].copy_from_slice(&[10, 0, 0, from, 10, 0, 0, to]);
+//!     frame[34..40].copy_from_slice(&[4, from, 4, to, 0, 8]);
+//!     frame
+//! }
+//!
+//! let table = ConntrackTable::new(CtBounds::default(), 0);
+//! let state = |frame: [u8; 42], request: &CtRequest, now_ms| {
+//!     let image = PacketImage::parse(&frame, 42, Default::default(), 1).unwrap();
+//!     table.track(&image, &CtMetadata::default(), request, now_ms).metadata.state
+//! };
+//! let commit = CtRequest { commit: CtCommit::Yes, ..CtRequest::default() };
+//! assert_eq!(state(datagram(1, 2), &commit, 0), TRACKED | NEW);
+//! assert_eq!(state(datagram(2, 1), &CtRequest::default(), 1), TRACKED | ESTABLISHED | REPLY);
+//! assert_eq!(table.len(), 1);
+//! ```
 #![forbid(unsafe_code)]
 
 mod adjust;
 mod adopt;
 mod adoption;
-mod beneath;
 mod bounds;
 mod connection;
 mod conntrack_table;
@@ -59,6 +87,7 @@ mod place;
 mod places;
 mod policy;
 mod progress;
+mod real_table;
 mod record;
 mod request;
 mod sctp;

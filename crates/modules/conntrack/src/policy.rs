@@ -44,7 +44,7 @@ impl CtPolicy {
         generic_s: 600,
     };
 
-    /// The defaults of the tracker in OVS's userspace datapath.
+    /// The defaults of the tracker in OVS's userspace datapath. For tests: a policy that differs from the default.
     pub const OVS: Self = Self {
         tcp: TcpPolicy {
             timeouts_s: [30, 30, 30, 86_400, 900, 45, 30, 45, 30, 30, 86_400, 86_400],

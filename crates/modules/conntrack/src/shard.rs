@@ -8,7 +8,7 @@ use lasthop_sync::{Marked, MarkedStack};
 
 use crate::adoption::Adoption;
 use crate::bounds::{CtBounds, CtRefusal, SHARDS};
-use crate::crowd::Crowds;
+use crate::crowd::CrowdedRanges;
 use crate::eviction::{ByNumber, Ports, ZoneConnections};
 use crate::expect::Expectations;
 use crate::hash::{HashKey, Random};
@@ -45,7 +45,7 @@ pub(crate) struct ShardState {
     pub(crate) wheel: Wheel,
     pub(crate) zones: ByNumber<ZoneConnections>,
     pub(crate) ports: Ports,
-    pub(crate) crowds: Crowds,
+    pub(crate) crowds: CrowdedRanges,
     pub(crate) expectations: Expectations,
     pub(crate) random: Random,
     pub(crate) vacant: Vacant,
@@ -163,7 +163,7 @@ impl Shard {
             wheel: Wheel::new(now_ms),
             zones: ByNumber::new(),
             ports: Ports::new(),
-            crowds: Crowds::default(),
+            crowds: CrowdedRanges::default(),
             expectations: Expectations::default(),
             random: Random::new(),
             vacant: Vacant::default(),
@@ -216,7 +216,7 @@ impl Shard {
     pub(crate) fn begin_anew(&self) {
         self.expected.store(0, Ordering::Release);
         let mut state = self.peek();
-        (state.expectations, state.crowds) = (Expectations::default(), Crowds::default());
+        (state.expectations, state.crowds) = (Expectations::default(), CrowdedRanges::default());
     }
 
     /// The same, if there is no other one.

@@ -3,12 +3,12 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
-use crate::beneath::Beneath;
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Search};
 use crate::links::ListKind;
 use crate::place::Place;
+use crate::real_table::RealTable;
 use crate::shard::{Count, Shard, ShardState, Shared};
 use crate::tuple::{CtTuple, Direction};
 
@@ -36,7 +36,7 @@ pub(crate) struct Table<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) state: MutexGuard<'a, ShardState>,
     /// The table that this one lies over, in a dry run.
-    pub(crate) beneath: Option<Beneath<'a>>,
+    pub(crate) beneath: Option<RealTable<'a>>,
 }
 
 impl<'a> Table<'a> {

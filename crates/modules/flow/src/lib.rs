@@ -22,6 +22,24 @@
 //!   FlowKey  recirc_id dp_hash priority in_port mark | tunnel | ct.* | ethernet vlans[0..2] ether_type |
 //!            ipv4 ipv6 arp mpls nsh | tcp udp sctp icmp icmpv6 tcp_flags | nd
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_flow::{Ethernet, FlowKey, Ipv4, Match, Ports};
+//!
+//! let udp = FlowKey {
+//!     ethernet: Some(Ethernet::default()),
+//!     ether_type: Some(0x0800),
+//!     ipv4: Some(Ipv4 { proto: 17, ..Ipv4::default() }),
+//!     udp: Some(Ports::default()),
+//!     ..FlowKey::default()
+//! };
+//! assert!(Match { key: udp.clone(), mask: None }.check().is_ok());
+//! // A key of UDP has ports.
+//! let error = Match { key: FlowKey { udp: None, ..udp }, mask: None }.check().unwrap_err();
+//! assert!(error.to_string().contains("lacks attributes"));
+//! ```
 #![forbid(unsafe_code)]
 
 mod action;

@@ -18,6 +18,29 @@
 //!   header ─► source: valid? configured for another port? ─► learn or refresh ─► destination: known ─► one port
 //!                └─ drop                                        (table)                       └ unknown, group ─► flood
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_module_api::{Batch, Hashes, Header, PortId, PortSettings, Verdicts};
+//!
+//! let bridge = lasthop_modules::by_name("bridge", &Default::default()).unwrap();
+//! for port in [1, 2] {
+//!     bridge.port_added(PortId(port), &PortSettings { name: format!("vm{port}"), ..Default::default() }).unwrap();
+//! }
+//! // A frame of port 1 teaches the bridge its source; the answer goes there.
+//! let frames = [[[2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]], [[2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]]];
+//! let mut verdicts = Verdicts::default();
+//! for (port, macs) in [1, 2].into_iter().zip(frames) {
+//!     let frame = [&macs.concat()[..], &[8, 0], &[0; 46]].concat();
+//!     let headers = [Header::new(&frame, 60, Default::default())];
+//!     verdicts.clear();
+//!     let batch = Batch { port: PortId(port), headers: &headers, hashes: &Hashes::NONE };
+//!     bridge.decide(&batch, 1_000_000_000, &mut verdicts);
+//! }
+//! assert_eq!(verdicts.outputs()[0].port, PortId(1));
+//! assert_eq!(bridge.fdb(1_000_000_000).len(), 2);
+//! ```
 #![forbid(unsafe_code)]
 
 mod bridge;

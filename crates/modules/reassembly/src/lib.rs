@@ -17,6 +17,28 @@
 //!                            │                                                               ├─ all there: the whole packet
 //!                            └─ a fault: lost                                                └─ overlap: all of it is lost
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_reassembly::{FragmentBounds, FragmentPlace, FragmentPool};
+//!
+//! /// A fragment of 64 bytes of a UDP datagram over IPv4, which begins at this multiple of 64 bytes.
+//! fn fragment(number: u16, has_more: bool) -> Vec<u8> {
+//!     let mut frame = vec![0; 14 + 20 + 64];
+//!     frame[12..20].copy_from_slice(&[8, 0, 0x45, 0, 0, 84, 0, 1]);
+//!     frame[20..22].copy_from_slice(&(u16::from(has_more) << 13 | number * 8).to_be_bytes());
+//!     (frame[22], frame[23]) = (64, 17);
+//!     frame
+//! }
+//!
+//! let mut pool = FragmentPool::new(FragmentBounds::default());
+//! let place = FragmentPlace { datapath: 1, zone: 0, source: 7 };
+//! let mut lost = Vec::new();
+//! assert!(pool.take(place, fragment(1, false), 0, &mut lost).is_none());
+//! let whole = pool.take(place, fragment(0, true), 1, &mut lost);
+//! assert!(whole.is_some() && lost.is_empty());
+//! ```
 #![forbid(unsafe_code)]
 
 mod bounds;

@@ -16,7 +16,7 @@ use lasthop_flowtable::{Executions, FlowModule};
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{FdbEntry, FdbMove, PortId, SwitchId};
 
-use lasthop_api::capture::{CaptureSpec, Sighting};
+use lasthop_api::capture::{CaptureEvent, CaptureSpec};
 use lasthop_api::facts::MoveFacts;
 use lasthop_api::fdb::{Flush, StaticEntry};
 use lasthop_api::orders::{HostDevice, SwitchPort};
@@ -354,9 +354,9 @@ impl Datapath {
         };
         let watch = Watch {
             ports: names.iter().map(|name| self.find(name)).collect::<Result<_, _>>()?,
-            inbound: spec.wants(Sighting::In),
-            outbound: spec.wants(Sighting::Out),
-            drops: spec.wants(Sighting::Drop),
+            inbound: spec.wants(CaptureEvent::In),
+            outbound: spec.wants(CaptureEvent::Out),
+            drops: spec.wants(CaptureEvent::Drop),
             snap_len_bytes: spec.snap_len_bytes(),
             buffer_bytes: TAP_BYTES,
         };

@@ -25,6 +25,7 @@ mod flow_memory;
 mod inspection;
 mod interface;
 mod keeper;
+mod port_requests;
 mod profiles;
 mod reports;
 mod scheduler;
@@ -32,7 +33,6 @@ mod sessions;
 mod succession;
 mod switches;
 mod sys;
-mod wishes;
 
 use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::hangs::{HangWatch, Turns};
 use lasthop_runtime::ipc::{Channel, take_channel};
-use lasthop_runtime::poller::{Happening, Interest, Poller};
+use lasthop_runtime::poller::{Interest, PollEvent, Poller};
 use lasthop_runtime::sandbox::{self, KeptFds, ProcessRole, Spent};
 use lasthop_runtime::signals;
 
@@ -65,7 +65,7 @@ use keeper::Keeper;
 use profiles::{ProfileTerms, Profiles};
 use reports::{Flushed, Reports};
 use sessions::{Arrival, Sessions};
-use succession::{Brought, Calming, PendingSuccessors};
+use succession::{PendingSuccessors, Quiescing, SessionFds};
 
 /// The channel's number in the poller.
 const CHANNEL: u64 = 0;
@@ -105,8 +105,8 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         sessions: Sessions::new(reports, watch),
         captures: Captures::default(),
         profiles: Profiles::default(),
-        calming: None,
-        brought: Brought::default(),
+        quiescing: None,
+        brought: SessionFds::default(),
         pending_successors: PendingSuccessors::default(),
         stage: Stage::Serving,
     }
@@ -173,8 +173,8 @@ struct Switch {
     /// Dropped before the engine, too.
     profiles: Profiles,
     datapath: Datapath,
-    calming: Option<Calming>,
-    brought: Brought,
+    quiescing: Option<Quiescing>,
+    brought: SessionFds,
     stage: Stage,
 }
 
@@ -182,7 +182,7 @@ impl Switch {
     fn serve(&mut self) -> Result<(), Fault> {
         let turns = Arc::clone(&self.turns);
         while self.stage != Stage::Over {
-            for Happening { source, .. } in self.wait()? {
+            for PollEvent { source, .. } in self.wait()? {
                 match source {
                     CHANNEL => {
                         let _turn = turns.begin("an order of the supervisor");
@@ -215,7 +215,7 @@ impl Switch {
         for report in self.interface.take_reports() {
             self.reports.report(&report);
         }
-        self.rest_if_calm();
+        self.rest_if_quiet();
         if self.datapath.is_begun() {
             self.sessions.start_threads();
         }
@@ -223,8 +223,8 @@ impl Switch {
 
     /// Waits for events. A resting process serves no client, and clients do not wake it: their messages stay in the
     /// sockets.
-    fn wait(&mut self) -> Result<Vec<Happening>, Fault> {
-        let due = earlier(self.reports.due(), self.calming.map(|_| Calming::due()));
+    fn wait(&mut self) -> Result<Vec<PollEvent>, Fault> {
+        let due = earlier(self.reports.due(), self.quiescing.map(|_| Quiescing::due()));
         match self.stage {
             Stage::Resting => self.channel_poller.wait(due),
             _ => self.poller.wait(earlier(due, self.interface.due())),
@@ -234,7 +234,7 @@ impl Switch {
     fn hear(&mut self) {
         let is_open = self.reports.flush() != Flushed::Gone && self.channel.receive().unwrap_or(false);
         while let Some((request, fds)) = self.channel.take() {
-            self.obey(request, fds);
+            self.execute(request, fds);
         }
         match self.stage {
             Stage::Ending if !is_open || !self.reports.wants_write() => self.stage = Stage::Over,
@@ -259,7 +259,7 @@ impl Switch {
         Ok(())
     }
 
-    fn obey(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
+    fn execute(&mut self, Request { id, order }: Request, fds: Option<Vec<ForeignFd>>) {
         if !order.is_preparation() {
             self.begin_work();
         }

@@ -25,21 +25,21 @@ const REST_PATIENCE: Duration = Duration::from_millis(10);
 /// How long sessions in the middle of a message may take to come to rest. A session that takes longer is not taken
 /// over, as after a death of this process: its guest has to reconnect. Packets pass meanwhile. A front end that is
 /// merely slow, as on a machine without idle CPUs, should not lose its session.
-const CALM_PATIENCE: Duration = Duration::from_secs(2);
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between two checks.
-const CALM_PAUSE: Duration = Duration::from_millis(2);
+const QUIESCE_PAUSE: Duration = Duration::from_millis(2);
 
 /// The switch is to rest, and waits for sessions in the middle of a message. It serves everything else meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Calming {
+pub(super) struct Quiescing {
     /// The number of the order.
     id: u64,
     until: Instant,
 }
 
-impl Calming {
+impl Quiescing {
     pub(super) fn due() -> Instant {
-        Instant::now() + CALM_PAUSE
+        Instant::now() + QUIESCE_PAUSE
     }
 }
 
@@ -52,17 +52,17 @@ impl Switch {
             let result = self.come_to_rest();
             return self.reports.reply_last(id, result.map(|()| Answer::Done));
         }
-        self.sessions.set_stage(sessions::Stage::Calming);
-        self.calming = Some(Calming { id, until: Instant::now() + CALM_PATIENCE });
-        self.rest_if_calm();
+        self.sessions.set_stage(sessions::Stage::Quiescing);
+        self.quiescing = Some(Quiescing { id, until: Instant::now() + QUIESCE_TIMEOUT });
+        self.rest_if_quiet();
     }
 
     /// Comes to rest if it is to and sessions are at rest, or their time is over.
-    pub(super) fn rest_if_calm(&mut self) {
-        let is_over = |calming: &mut Calming| {
-            self.sessions.restless().next().is_none() || Instant::now() >= calming.until
+    pub(super) fn rest_if_quiet(&mut self) {
+        let is_over = |quiescing: &mut Quiescing| {
+            self.sessions.restless().next().is_none() || Instant::now() >= quiescing.until
         };
-        if let Some(Calming { id, .. }) = self.calming.take_if(is_over) {
+        if let Some(Quiescing { id, .. }) = self.quiescing.take_if(is_over) {
             let result = self.come_to_rest();
             self.reports.reply_last(id, result.map(|()| Answer::Done));
         }
@@ -86,10 +86,10 @@ impl Switch {
         self.captures = Captures::default();
         // A resting process was told to rest, and another process may be running.
         if self.stage != Stage::Resting {
-            self.sessions.set_stage(sessions::Stage::Calming);
-            let until = Instant::now() + CALM_PATIENCE;
+            self.sessions.set_stage(sessions::Stage::Quiescing);
+            let until = Instant::now() + QUIESCE_TIMEOUT;
             while self.sessions.restless().next().is_some() && Instant::now() < until {
-                std::thread::sleep(CALM_PAUSE);
+                std::thread::sleep(QUIESCE_PAUSE);
             }
             let _ = self.come_to_rest();
         }
@@ -100,7 +100,7 @@ impl Switch {
     /// Starts, or continues after a rest.
     pub(super) fn wake(&mut self) -> Result<(), Fault> {
         self.stage = Stage::Serving;
-        self.calming = None;
+        self.quiescing = None;
         self.pending_successors.clear();
         let woken = self.datapath.wake();
         self.sessions.set_stage(sessions::Stage::Serving);
@@ -224,7 +224,7 @@ fn known(mut told: Value) -> Result<SavedSession, Fault> {
 }
 
 /// Descriptors of sessions that will be taken over.
-pub(super) type Brought = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
+pub(super) type SessionFds = BTreeMap<u64, BTreeMap<u32, ForeignFd>>;
 
 /// A prepared session for a guest that another process still serves.
 pub(super) struct PendingSuccessor {

@@ -219,7 +219,7 @@ impl Io {
         let now = self.now_ns();
         for event in events {
             match event {
-                Source::Bell => self.run_errands(),
+                Source::Bell => self.run_tasks(),
                 Source::Device(number) | Source::Call(number) => {
                     if let Some(lane) = self.lane(number) {
                         lane.activate(now);
@@ -230,7 +230,7 @@ impl Io {
         }
     }
 
-    fn run_errands(&mut self) {
+    fn run_tasks(&mut self) {
         while let Ok(task) = self.tasks.try_recv() {
             task(self);
         }

@@ -69,8 +69,8 @@ struct Process {
 impl Process {
     fn serve(&mut self) -> Result<(), Fault> {
         loop {
-            for happening in self.poller.wait(self.channel.due())? {
-                match happening.source {
+            for event in self.poller.wait(self.channel.due())? {
+                match event.source {
                     EVENTS => self.tell_events(),
                     _ if !self.hear() => return Ok(()),
                     _ => {}
@@ -84,12 +84,12 @@ impl Process {
     fn hear(&mut self) -> bool {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((order, fds)) = self.channel.take() {
-            self.obey(order, fds);
+            self.execute(order, fds);
         }
         is_open
     }
 
-    fn obey(&mut self, order: DriverOrder, fds: Option<Vec<ForeignFd>>) {
+    fn execute(&mut self, order: DriverOrder, fds: Option<Vec<ForeignFd>>) {
         // The supervisor opened them.
         let fds = fds.map(|fds| fds.into_iter().map(ForeignFd::into_trusted).collect());
         let fds = fds.ok_or_else(no_descriptors);

@@ -38,7 +38,7 @@ impl Interest {
 
 /// An event of the source with this number.
 #[derive(Clone, Copy, Debug)]
-pub struct Happening {
+pub struct PollEvent {
     /// The number given with [`Poller::add`].
     pub source: u64,
     /// Whether the other side is gone, or the descriptor has an error.
@@ -92,19 +92,19 @@ impl Poller {
     }
 
     /// Waits until there is an event or `deadline` passes; without a deadline there is no limit.
-    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Vec<Happening>, Fault> {
+    pub fn wait(&mut self, deadline: Option<Instant>) -> Result<Vec<PollEvent>, Fault> {
         let timeout = deadline.map(timespec_until);
         self.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {
-            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(happening).collect()),
+            Ok(_) | Err(Errno::INTR) => Ok(self.events.iter().map(poll_event).collect()),
             Err(error) => Err(Fault::internal("wait for events", error)),
         }
     }
 }
 
-fn happening(event: &Event) -> Happening {
+fn poll_event(event: &Event) -> PollEvent {
     let flags = event.flags;
-    Happening { source: event.data.u64(), is_over: flags.intersects(EventFlags::HUP | EventFlags::ERR) }
+    PollEvent { source: event.data.u64(), is_over: flags.intersects(EventFlags::HUP | EventFlags::ERR) }
 }
 
 fn timespec_until(deadline: Instant) -> Timespec {

@@ -61,7 +61,7 @@ impl Stream {
         datapath_clients: &mut DatapathClients,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         // A client that is gone needs no reply.
@@ -74,7 +74,12 @@ impl Stream {
         let greeting =
             asker.id.as_ref().map(|id| rpc::write_answer(id, &Ok(self.answer))).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
-        out.switch.order_with((self.order)(greeting), vec![fd], OrderPurpose::Streamed, Some(asker.clone()));
+        out.switch_process.order_with(
+            (self.order)(greeting),
+            vec![fd],
+            OrderPurpose::Streamed,
+            Some(asker.clone()),
+        );
         Ok(None)
     }
 }

@@ -53,7 +53,7 @@ impl Ports {
         if port.is_changing {
             return Err(Fault::refused(format!("port \"{name}\" is being changed; try again in a moment")));
         }
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         port.set_access(&port.spec, &to).inspect_err(|_| {
@@ -62,7 +62,7 @@ impl Ports {
         })?;
         port.is_changing = true;
         let order = Order::ChangePort(port.as_told(&to));
-        out.switch.order(
+        out.switch_process.order(
             order,
             OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })),
             asker,

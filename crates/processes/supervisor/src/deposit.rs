@@ -67,7 +67,7 @@ impl Supervisor {
 
     fn kept_state(&self) -> KeptState<'_> {
         KeptState {
-            switch: &self.out.switch,
+            switch: &self.out.switch_process,
             clients: &self.clients,
             switches: &self.switches,
             datapaths: &self.datapaths,

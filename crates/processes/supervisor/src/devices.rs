@@ -48,7 +48,7 @@ impl Ports {
             self.advance_port(number, out);
             self.look_for_device(number, out);
         }
-        self.table.look_for_placeholders(&heard.names, switches, &mut out.switch, &out.poller);
+        self.table.look_for_placeholders(&heard.names, switches, &mut out.switch_process, &out.poller);
         self.heed_placeholders(|name| heard.names.contains(name), out);
         heard.limited.iter().for_each(|limited| self.table.heed_limit(limited));
         for (request, errno) in heard.done {
@@ -121,7 +121,7 @@ impl Ports {
                 let (index, backend) = (facts.index, facts.backend.name());
                 info!(limited = true, port:% = name; "port {name}: {} is open, by {backend}: {}", facts.name, opening.why);
                 device.open(opening, now);
-                self.table.tell_of_device(number, &mut out.switch);
+                self.table.tell_of_device(number, &mut out.switch_process);
                 self.give_addresses(number, index);
                 self.free_host_of(number, now, out);
             }
@@ -220,7 +220,7 @@ impl Ports {
         fds.push(theirs.into());
         self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
         let fds = self.sessions.provide(number, attachment, ours.into(), &self.table, &mut out.store);
-        out.switch.attach(name, attachment, fds);
+        out.switch_process.attach(name, attachment, fds);
     }
 
     /// Handles a device that failed, or that the driver process cannot serve; it is opened again.

@@ -75,9 +75,9 @@ impl PortTable {
 }
 
 fn order(order: Order, what: OrderPurpose, asker: &Asker, out: &mut Outputs) -> Result<Option<Value>, Fault> {
-    if !out.switch.process.is_up() {
+    if !out.switch_process.process.is_up() {
         return Err(switch_process_down());
     }
-    out.switch.order(order, what, Some(asker.clone()));
+    out.switch_process.order(order, what, Some(asker.clone()));
     Ok(None)
 }

@@ -8,12 +8,10 @@ use log::{info, warn};
 use lasthop_api::orders::Answer;
 use lasthop_listeners::Asker;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::poller::Interest;
 
 use super::ports::Ports;
 use super::saved_session::SavedSession;
-use super::source::Source;
-use super::successor::{Introduction, Successor};
+use super::successor::{Successor, SuccessorSetup};
 use super::upgrade::{RestOutcome, UpgradeParams};
 use super::{Outputs, Supervisor};
 
@@ -38,24 +36,24 @@ impl Supervisor {
             RestOutcome::Refused(answer) => self.clients.answer_any(answer),
             RestOutcome::Ready(ready) => {
                 let resting = *ready;
-                self.succeed(resting.successor, resting.program.clone(), &resting.introduction);
-                self.upgrades.take_over(resting.waiting, resting.program, resting.introduction.refused);
+                self.succeed(resting.successor, resting.program.clone(), &resting.setup);
+                self.upgrades.take_over(resting.waiting, resting.program, resting.setup.refused);
             }
         }
     }
 
-    /// Has the new switch process continue; it knows the sessions in `introduction`.
-    fn succeed(&mut self, successor: Successor, program: PathBuf, introduction: &Introduction) {
-        let predecessor = self.out.switch.process.replace(successor, program);
+    /// Has the new switch process continue; it knows the sessions in `setup`.
+    fn succeed(&mut self, successor: Successor, program: PathBuf, setup: &SuccessorSetup) {
+        let predecessor = self.out.switch_process.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
         self.fail_waiting();
-        if !introduction.keeps_flows {
+        if !setup.keeps_flows {
             // It would not record changes of flows. Not earlier: a refused upgrade changes nothing.
             self.datapaths.forget_flows(&mut self.out.store);
         }
         self.deposit_head();
         // Guests wait for this, and for nothing after it: the old process is at rest.
-        self.tell_of_guests(&introduction.known);
+        self.tell_of_guests(&setup.known);
         let Outputs { poller, store, .. } = &mut self.out;
         self.datapath_clients.end_all(poller);
         // It is killed, and reaped once it has ended; its last messages are ignored.
@@ -63,25 +61,14 @@ impl Supervisor {
         drop(predecessor);
         self.ports.counters.collect_counters(store);
         self.ports.table.down(&self.ports.sessions, poller);
-        self.note_introduced();
-    }
-
-    /// Notes that the switch process had all ports before it became that, and hears it from now on.
-    pub(super) fn note_introduced(&mut self) {
-        if let Some(process) = self.out.switch.process.current() {
-            // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
-            // one that hangs.
-            let _ = self.out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
-        }
-        let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
-        ports.into_iter().for_each(|port| drop(self.ports.table.note_told(port)));
+        self.ports.note_introduced(&mut self.out);
     }
 
     /// Handles the end of the upgrade: the new process has all guests.
     pub(super) fn upgraded(&mut self) {
-        self.out.switch.end_boost();
+        self.out.switch_process.end_boost();
         let Some(finished) = self.upgrades.finish() else { return };
-        let answer = finished.answer(self.out.switch.process.pid());
+        let answer = finished.answer(self.out.switch_process.process.pid());
         let (program, pause_us) = (finished.program, finished.pause_us);
         info!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.ports.taken(finished.refused.into_iter().collect(), &mut self.out);

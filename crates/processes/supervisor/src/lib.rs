@@ -96,7 +96,7 @@ use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::hangs::HangWatch;
 use lasthop_runtime::notify::Manager;
-use lasthop_runtime::poller::{Happening, Interest, Poller};
+use lasthop_runtime::poller::{Interest, PollEvent, Poller};
 use lasthop_runtime::signals::Signals;
 
 use controller::ControllerProcess;
@@ -122,7 +122,7 @@ pub use upgrade::upgraded_text;
 /// Used by all other parts, and knows none of them.
 struct Outputs {
     poller: Poller,
-    switch: SwitchProcess,
+    switch_process: SwitchProcess,
     /// The store for the next supervisor.
     store: RecordStore,
 }
@@ -235,11 +235,11 @@ impl Supervisor {
         let access = lasthop_listeners::SocketAccess::of_control(control_group.as_deref())?;
         let clients = ApiClients::open(&control_socket(dir), access, control, API_SOURCES, &poller)?;
         let datapath_clients = DatapathClients::open(&datapath_socket(dir), access)?;
-        let switch = SwitchProcess::new(&settings, &reaper);
+        let switch_process = SwitchProcess::new(&settings, &reaper);
         Ok(Self {
             dir: dir.to_path_buf(),
             ports: Ports::new(dir, Driver::new(&settings, &reaper), run.tunnel_gro),
-            out: Outputs { poller, switch, store: RecordStore::of_environment() },
+            out: Outputs { poller, switch_process, store: RecordStore::of_environment() },
             signals,
             controller: ControllerProcess::new(&settings, &reaper),
             reaper,
@@ -261,26 +261,32 @@ impl Supervisor {
     fn serve(&mut self, manager: &mut Manager) -> Result<(), Fault> {
         let turns = HangWatch::start("the supervisor").watch(None);
         loop {
-            let happenings = self.out.poller.wait(earlier(self.due(), manager.due()))?;
-            let is_quiet = happenings.is_empty();
-            for happening in happenings {
-                let _turn = turns.begin(Source::of(happening.source).map_or("nothing", Source::work));
-                self.handle(happening);
+            let events = self.out.poller.wait(earlier(self.due(), manager.due()))?;
+            let is_quiet = events.is_empty();
+            for event in events {
+                let _turn = turns.begin(Source::of(event.source).map_or("nothing", Source::work));
+                self.handle(event);
             }
             let _turn = match is_quiet {
                 true => turns.begin_quietly("what is due"),
                 false => turns.begin("what is due"),
             };
             self.on_time(Instant::now());
-            self.ports.table.track_uplinks(&mut self.out.switch);
+            self.ports.table.track_uplinks(&mut self.out.switch_process);
             self.ports.table.tend_placeholders();
             let is_open = self.takes_datapath_clients();
             self.datapath_clients.watch(is_open, &self.out.poller);
             self.settle_controller();
             let serves = matches!(self.stage, Stage::Serving) && !self.upgrades.is_under_way();
             let driver = self.ports.driver.process.pid();
-            self.scheduler.settle(&self.ports.table, driver, serves, &mut self.out.switch, Instant::now());
-            let states = (serves && self.out.switch.process.is_up(), !is_quiet);
+            self.scheduler.settle(
+                &self.ports.table,
+                driver,
+                serves,
+                &mut self.out.switch_process,
+                Instant::now(),
+            );
+            let states = (serves && self.out.switch_process.process.is_up(), !is_quiet);
             self.standby.settle(states, &mut self.ports, &self.switches, &mut self.out, Instant::now());
             self.proceed_with_clients();
             self.watch_channels();
@@ -296,13 +302,13 @@ impl Supervisor {
         }
     }
 
-    fn handle(&mut self, happening: Happening) {
-        match Source::of(happening.source) {
+    fn handle(&mut self, event: PollEvent) {
+        match Source::of(event.source) {
             Some(Source::Signals) if self.signals.came() => self.begin_end(),
             Some(Source::Switch) => self.hear(),
             Some(Source::Control) => self.clients.accept(&self.out.poller),
             Some(Source::Listener(number)) => self.ports.advance_port(number, &mut self.out),
-            Some(Source::Client(number)) => self.hear_client(number, happening.is_over),
+            Some(Source::Client(number)) => self.hear_client(number, event.is_over),
             Some(Source::Driver) => self.hear_driver(),
             Some(Source::Successor) => {
                 let refused = self.upgrades.hear(&mut self.ports, &self.switches, &mut self.out);
@@ -312,7 +318,7 @@ impl Supervisor {
             Some(Source::Links) => self.ports.hear_links(&self.switches, &mut self.out),
             // Clients that come with the end of the switch process wait for the next one.
             Some(Source::DatapathListener) if self.takes_datapath_clients() => {
-                self.datapath_clients.accept(&mut self.out.switch, &self.out.poller);
+                self.datapath_clients.accept(&mut self.out.switch_process, &self.out.poller);
             }
             Some(Source::ControllerProcess) => self.hear_controller(),
             Some(Source::LentConnections(number)) => self.datapath_clients.forget(number, &self.out.poller),
@@ -323,7 +329,7 @@ impl Supervisor {
 
     /// Whether there is a switch process for clients of the datapath socket that is not about to be replaced.
     fn takes_datapath_clients(&self) -> bool {
-        self.out.switch.process.is_up() && !self.upgrades.is_under_way()
+        self.out.switch_process.process.is_up() && !self.upgrades.is_under_way()
     }
 
     /// The earliest deadline of all parts.
@@ -331,7 +337,7 @@ impl Supervisor {
         let ports = self.ports.table.all.values().map(Port::due).fold(None, earlier);
         let others = [
             self.ends_due(),
-            self.out.switch.due(),
+            self.out.switch_process.due(),
             self.clients.due(),
             self.stage.due(),
             self.ports.devices_due(),
@@ -346,7 +352,7 @@ impl Supervisor {
         ]);
         // Channels with waiting messages have deadlines, too.
         let others = others.chain([
-            self.out.switch.process.channel_due(),
+            self.out.switch_process.process.channel_due(),
             self.ports.driver.process.channel_due(),
             self.controller.process.channel_due(),
             self.upgrades.channel_due(),
@@ -365,14 +371,14 @@ impl Supervisor {
         }
         let given_up = self.upgrades.on_time(now, &mut self.ports, &mut self.out);
         self.clients.answer_any(given_up);
-        self.out.switch.boost_on_time(now);
+        self.out.switch_process.boost_on_time(now);
         self.clients.expire(now, &self.out.poller);
         // A process that starts or ends may take longer to give a sign of life.
         let is_busy = !matches!(self.stage, Stage::Serving) || self.upgrades.is_under_way();
-        if self.out.switch.look_for_life(is_busy, now, &self.out.poller) {
+        if self.out.switch_process.look_for_life(is_busy, now, &self.out.poller) {
             self.answer_without_switch();
         }
-        for (asker, fault) in self.out.switch.give_up_waiting(now) {
+        for (asker, fault) in self.out.switch_process.give_up_waiting(now) {
             self.clients.answer(asker, Err(fault));
         }
         if is_due(self.controller.due()) {
@@ -382,8 +388,10 @@ impl Supervisor {
             self.answer_driver_clients(0, now);
             self.ports.devices_on_time(now, &mut self.out);
         }
-        if is_due(self.out.switch.process.due()) {
-            self.restart_switch();
+        if is_due(self.out.switch_process.process.due())
+            && let Err(fault) = self.start_switch()
+        {
+            self.out.switch_process.process.retry(&fault);
         }
         if is_due(self.stage.due()) {
             self.end_on_time(now);

@@ -9,7 +9,6 @@ use lasthop_children::RunningChild;
 use lasthop_port_counters::final_counters_text;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::sandbox::Layer;
 use log::{error, info};
 
 use super::controller::ControllerProcess;
@@ -39,29 +38,29 @@ const REST_PAUSE: Duration = Duration::from_millis(20);
 impl Supervisor {
     /// Starts a switch process, and passes all switches, ports, and the guests of an earlier process to it.
     pub(super) fn start_switch(&mut self) -> Result<(), Fault> {
-        self.out.switch.process.start(&self.out.poller, Source::Switch.into())?;
+        self.out.switch_process.process.start(&self.out.poller, Source::Switch.into())?;
         self.deposit_head();
-        self.switches.replay(&mut self.out.switch);
+        self.switches.replay(&mut self.out.switch_process);
         let ports: Vec<u32> = self.ports.table.all.keys().copied().collect();
         ports.into_iter().for_each(|port| self.ports.tell_of_port(port, false, None, &mut self.out));
-        self.switches.restore_entries(&mut self.out.switch);
+        self.switches.restore_entries(&mut self.out.switch_process);
         self.tell_of_guests(&SessionVersions::new());
         Ok(())
     }
 
     /// Passes all guests to a switch process that has switches and ports. It knows the sessions in `known`.
     pub(super) fn tell_of_guests(&mut self, known: &SessionVersions) {
-        self.datapaths.restore(&mut self.out.switch, &mut self.out.store);
+        self.datapaths.restore(&mut self.out.switch_process, &mut self.out.store);
         self.ports.sessions.hand_over(
             known,
             &mut self.ports.table,
-            &mut self.out.switch,
+            &mut self.out.switch_process,
             &mut self.out.store,
         );
         // Before the reply that says that the switch runs, so that it has its controller then.
         self.settle_controller();
         // Its reply comes after all others.
-        self.out.switch.order(Order::Stats, OrderPurpose::Started, None);
+        self.out.switch_process.order(Order::Stats, OrderPurpose::Started, None);
     }
 
     /// Starts the controller process if it is needed, and updates its configuration and its connections to the switch
@@ -71,31 +70,24 @@ impl Supervisor {
         if !matches!(self.stage, Stage::Starting | Stage::Serving) || is_handed_over {
             return;
         }
-        let Outputs { switch, poller, .. } = &mut self.out;
-        self.controller.settle(&self.switches, &self.ports.table, switch, poller);
+        let Outputs { switch_process, poller, .. } = &mut self.out;
+        self.controller.settle(&self.switches, &self.ports.table, switch_process, poller);
     }
 
     /// Does the controller process's work that is due.
     pub(super) fn controller_on_time(&mut self, now: Instant) {
-        self.controller.on_time(now, &self.out.switch, &self.out.poller);
+        self.controller.on_time(now, &self.out.switch_process, &self.out.poller);
         if self.answer_controller_clients(0, now, ControllerAnswer::default()) {
             self.controller.suspect();
         }
         self.controller.end_if_hung(now, &self.out.poller);
     }
 
-    /// Restarts the switch process after the pause.
-    pub(super) fn restart_switch(&mut self) {
-        if let Err(fault) = self.start_switch() {
-            self.out.switch.process.retry(&fault);
-        }
-    }
-
     /// Handles the reply that the switch has all its ports.
     pub(super) fn started(&mut self) {
-        let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
-        self.out.switch.end_boost();
-        self.out.switch.note_begin();
+        let pid = self.out.switch_process.process.current().map_or(0, |switch| switch.pid());
+        self.out.switch_process.end_boost();
+        self.out.switch_process.note_begin();
         if matches!(self.stage, Stage::Starting) {
             self.stage = Stage::Serving;
             info!("switch is running with {}, in {}", self.reports().sizes_text(), self.dir.display());
@@ -117,21 +109,12 @@ impl Supervisor {
         // A successor is a child that is not listed yet.
         if !self.upgrades.is_under_way() {
             let own = [
-                self.out.switch.process.pid(),
+                self.out.switch_process.process.pid(),
                 self.ports.driver.process.pid(),
                 self.controller.process.pid(),
                 self.standby.pid(),
             ];
             self.reaper.reap_orphans(&own);
-        }
-    }
-
-    /// Handles the report that the switch process is sandboxed; it continues with the guests of another one.
-    pub(super) fn sandboxed(&mut self, layers: Vec<Layer>) {
-        self.out.switch.process.note_sandbox(layers);
-        // Only now: the keeper process, which it has started by now, is not urgent.
-        if !self.ports.sessions.saved.is_empty() {
-            self.out.switch.boost_slices(None);
         }
     }
 
@@ -144,20 +127,20 @@ impl Supervisor {
 
     /// Handles the end of the switch process.
     pub(super) fn switch_process_gone(&mut self) {
-        let pid = self.out.switch.process.current().map_or(0, |switch| switch.pid());
+        let pid = self.out.switch_process.process.current().map_or(0, |switch| switch.pid());
         // First, since the old process's threads must still exist.
-        self.out.switch.end_boost();
-        let how = self.out.switch.process.reap();
+        self.out.switch_process.end_boost();
+        let how = self.out.switch_process.process.reap();
         if self.stage.is_leaving() {
             return self.left();
         }
         self.datapath_clients.end_all(&self.out.poller);
-        self.out.switch.note_life();
+        self.out.switch_process.note_life();
         let failed = self.upgrades.fail(&mut self.ports, &mut self.out);
         self.clients.answer_any(failed);
         let standby = match self.stage {
             // One that dies soon after its start is started after a pause.
-            Stage::Serving if !self.out.switch.process.is_hasty() => {
+            Stage::Serving if !self.out.switch_process.process.is_hasty() => {
                 self.standby.take(&mut self.ports, &self.switches)
             }
             _ => None,
@@ -167,7 +150,7 @@ impl Supervisor {
         }
         let counters = self.ports.counters.collect_counters(&mut self.out.store);
         self.ports.sessions.keep_survivors(&mut self.ports.table, &mut self.out.store);
-        self.datapaths.forget_if_fatal(&self.out.switch, &mut self.out.store);
+        self.datapaths.forget_if_fatal(&self.out.switch_process, &mut self.out.store);
         self.ports.table.down(&self.ports.sessions, &self.out.poller);
         match self.stage {
             Stage::Starting => {
@@ -176,7 +159,10 @@ impl Supervisor {
             Stage::Serving => {
                 let next = match &standby {
                     Some(standby) => format!("process {} continues", standby.process.pid()),
-                    None => format!("starting it again in {} ms", self.out.switch.process.plan().as_millis()),
+                    None => format!(
+                        "starting it again in {} ms",
+                        self.out.switch_process.process.plan().as_millis()
+                    ),
                 };
                 error!("the switch process {pid} {how}; {}; {next}", final_counters_text(&counters));
             }
@@ -188,13 +174,13 @@ impl Supervisor {
     }
 
     /// Has the stand-by continue with the guests of a process that has ended.
-    fn promote(&mut self, ReadyStandby { process, introduction }: ReadyStandby) {
-        self.out.switch.process.promote(process);
-        self.out.switch.boost_slices(None);
+    fn promote(&mut self, ReadyStandby { process, setup }: ReadyStandby) {
+        self.out.switch_process.process.promote(process);
+        self.out.switch_process.boost_slices(None);
         self.deposit_head();
-        self.tell_of_guests(&introduction.known);
-        self.note_introduced();
-        self.standby.note_continued(introduction.refused);
+        self.tell_of_guests(&setup.known);
+        self.ports.note_introduced(&mut self.out);
+        self.standby.note_continued(setup.refused);
     }
 
     /// Begins to end: accepts no more guests and questions, and has the switch release its guests.
@@ -215,11 +201,11 @@ impl Supervisor {
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         // A starting process has no guests to release, and would delay the end.
         if is_starting {
-            self.out.switch.process.reap();
+            self.out.switch_process.process.reap();
         }
-        if self.out.switch.process.is_up() {
+        if self.out.switch_process.process.is_up() {
             self.stage = Stage::Ending { until: Instant::now() + END_PATIENCE };
-            self.out.switch.order(Order::End, OrderPurpose::Ended, None);
+            self.out.switch_process.order(Order::End, OrderPurpose::Ended, None);
         } else {
             self.stage = Stage::Over(Ok(()));
         }
@@ -235,8 +221,8 @@ impl Supervisor {
         self.datapath_clients.close();
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.stage = Stage::Leaving { until: Instant::now() + END_PATIENCE, retry: None };
-        if self.out.switch.process.is_up() {
-            self.out.switch.order(Order::Rest, OrderPurpose::Rested, None);
+        if self.out.switch_process.process.is_up() {
+            self.out.switch_process.order(Order::Rest, OrderPurpose::Rested, None);
         } else {
             self.leave();
         }
@@ -256,18 +242,18 @@ impl Supervisor {
         // Only once the switch rests: otherwise packets for its devices would stay pending, count as not delivered, and
         // be fetched again.
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
-        if !self.out.switch.process.is_up() {
+        if !self.out.switch_process.process.is_up() {
             return self.left();
         }
-        self.out.switch.process.silence(&self.out.poller);
+        self.out.switch_process.process.silence(&self.out.poller);
         self.stage = Stage::Leaving { until: Instant::now() + DEATH_PATIENCE, retry: None };
     }
 
     /// Handles the end of the switch process; if it does not end, the next supervisor handles that.
     fn left(&mut self) {
-        self.out.switch.process.reap();
+        self.out.switch_process.process.reap();
         // Otherwise counters in replies that were not read yet would be counted twice.
-        drop(self.out.switch.take_unanswered());
+        drop(self.out.switch_process.take_unanswered());
         self.ports.counters.collect_counters(&mut self.out.store);
         self.deposit_all();
         self.clients.leave_socket();
@@ -280,9 +266,9 @@ impl Supervisor {
         match &mut self.stage {
             Stage::Leaving { until, retry } if now < *until => {
                 *retry = None;
-                self.out.switch.order(Order::Rest, OrderPurpose::Rested, None);
+                self.out.switch_process.order(Order::Rest, OrderPurpose::Rested, None);
             }
-            Stage::Leaving { .. } if self.out.switch.process.is_silent() => self.left(),
+            Stage::Leaving { .. } if self.out.switch_process.process.is_silent() => self.left(),
             Stage::Leaving { .. } => self.leave(),
             _ => self.end_by_force(),
         }
@@ -291,7 +277,7 @@ impl Supervisor {
     /// Kills the switch process: it did not end in time, or the user asked twice.
     pub(super) fn end_by_force(&mut self) {
         error!("the switch process did not end by itself and is killed");
-        self.out.switch.process.reap();
+        self.out.switch_process.process.reap();
         self.stage = Stage::Over(Ok(()));
     }
 
@@ -299,7 +285,7 @@ impl Supervisor {
     pub(super) fn end_all(&mut self) {
         self.upgrades = Upgrades::default();
         self.standby.end(&mut self.ports);
-        self.out.switch.process.reap();
+        self.out.switch_process.process.reap();
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);
@@ -310,7 +296,7 @@ impl Supervisor {
     /// When to call [`Self::look_for_ends`] without an event.
     pub(super) fn ends_due(&self) -> Option<Instant> {
         let inner = [
-            self.out.switch.process.end_due(),
+            self.out.switch_process.process.end_due(),
             self.ports.driver.process.end_due(),
             self.controller.process.end_due(),
         ];
@@ -320,16 +306,18 @@ impl Supervisor {
     /// Handles processes that have ended or are stuck.
     pub(super) fn look_for_ends(&mut self, now: Instant) {
         self.reaper.hear();
-        if self.out.switch.process.is_over(now) {
-            let life = self.out.switch.process.starts();
+        if self.out.switch_process.process.is_over(now) {
+            let life = self.out.switch_process.process.starts();
             for _ in 0..LAST_READS_MAX {
-                if self.out.switch.process.is_silent() || self.out.switch.process.starts() != life {
+                if self.out.switch_process.process.is_silent()
+                    || self.out.switch_process.process.starts() != life
+                {
                     break;
                 }
                 self.hear();
             }
             // Not if its last messages have replaced the process.
-            if self.out.switch.process.starts() == life {
+            if self.out.switch_process.process.starts() == life {
                 self.switch_process_gone();
             }
         }

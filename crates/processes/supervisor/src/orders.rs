@@ -21,7 +21,7 @@ use super::stage::Stage;
 impl Supervisor {
     /// Waits for room in channels with waiting messages.
     pub(super) fn watch_channels(&mut self) {
-        self.out.switch.process.watch(&self.out.poller, Source::Switch.into());
+        self.out.switch_process.process.watch(&self.out.poller, Source::Switch.into());
         self.ports.driver.process.watch(&self.out.poller, Source::Driver.into());
         self.controller.process.watch(&self.out.poller, Source::ControllerProcess.into());
         if let Some(successor) = self.upgrades.successor() {
@@ -34,12 +34,12 @@ impl Supervisor {
 
     /// Reads the switch's messages.
     pub(super) fn hear(&mut self) {
-        let reports = self.out.switch.process.hear(&self.out.poller);
+        let reports = self.out.switch_process.process.hear(&self.out.poller);
         if !reports.is_empty() {
             self.upgrades.note_progress();
         }
         if reports.iter().any(|(report, _)| report.is_of_main_thread()) {
-            self.out.switch.note_life();
+            self.out.switch_process.note_life();
         }
         reports.into_iter().for_each(|(report, fds)| self.on_report(report, fds));
     }
@@ -66,7 +66,7 @@ impl Supervisor {
             Report::Keep { attachment, numbers } => {
                 if let Err(why) = self.ports.sessions.keep_fds(attachment, numbers, fds, &mut self.out.store)
                 {
-                    self.out.switch.process.give_up_on(&why.to_string());
+                    self.out.switch_process.process.give_up_on(&why.to_string());
                 }
             }
             Report::Kept { attachment, session, numbers } => {
@@ -92,15 +92,21 @@ impl Supervisor {
                 self.ports.detached(&name, attachment, &why, &mut self.out)
             }
             Report::Refused { name, why } => self.ports.table.refused(&name, why),
-            Report::Failed { why } => self.out.switch.process.note_last_words(why),
+            Report::Failed { why } => self.out.switch_process.process.note_last_words(why),
             Report::Unanswered => self.controller.suspect(),
-            Report::Sandbox(layers) => self.sandboxed(layers),
-            Report::Forbidden(call) => self.out.switch.process.note_last_words(call.to_string()),
+            Report::Sandbox(layers) => {
+                self.out.switch_process.process.note_sandbox(layers);
+                // Only now: the keeper process, which it has started by now, is not urgent.
+                if !self.ports.sessions.saved.is_empty() {
+                    self.out.switch_process.boost_slices(None);
+                }
+            }
+            Report::Forbidden(call) => self.out.switch_process.process.note_last_words(call.to_string()),
             Report::Addresses { id, fdb } => {
-                self.out.switch.add_addresses(id, fdb.entries);
+                self.out.switch_process.add_addresses(id, fdb.entries);
             }
             Report::Reply { id, result } => {
-                if let Some((what, asker, result)) = self.out.switch.answered(id, result) {
+                if let Some((what, asker, result)) = self.out.switch_process.answered(id, result) {
                     self.on_reply(what, asker, result);
                 }
             }
@@ -164,7 +170,7 @@ impl Supervisor {
                 return self.answer_explanation(&question, result, asker);
             }
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
-                let pid = self.out.switch.process.pid();
+                let pid = self.out.switch_process.process.pid();
                 let name = |port: u32| Some(self.ports.table.all.get(&port)?.spec.common.name.as_str());
                 let answer = self.ports.counters.with_past(answer, pid, name);
                 self.reports().conclude(&question, &controller, answer)
@@ -181,7 +187,7 @@ impl Supervisor {
     /// Replies to every waiting client that no answer will come.
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
-        for (what, asker) in self.out.switch.take_unanswered() {
+        for (what, asker) in self.out.switch_process.take_unanswered() {
             let is_removal = matches!(what, OrderPurpose::Removed | OrderPurpose::SwitchRemoved { .. });
             match what {
                 OrderPurpose::Added { port, is_new: true } => self.ports.forget_port(port, &mut self.out),

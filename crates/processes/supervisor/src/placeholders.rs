@@ -110,7 +110,7 @@ impl Ports {
 
     /// Applies new MTUs of these placeholders to their ports. A port that cannot change now does it later.
     pub(super) fn heed_placeholders(&mut self, is_meant: impl Fn(&str) -> bool, out: &mut Outputs) {
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return;
         }
         let wanted = |port: &Port| {

@@ -20,7 +20,7 @@ use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Asker, check_absolute};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
-use lasthop_runtime::poller::Poller;
+use lasthop_runtime::poller::{Interest, Poller};
 
 use super::Outputs;
 use super::driver::Driver;
@@ -28,6 +28,7 @@ use super::port::Port;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_process_down};
 use super::sessions::Sessions;
+use super::source::Source;
 use super::switch_table::SwitchTable;
 
 /// All ports, their sessions and counters, and the driver process for those over devices.
@@ -65,7 +66,7 @@ impl Ports {
         out: &mut Outputs,
     ) -> Result<(), Fault> {
         check_absolute(&spec)?;
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         let number = self.open(spec, switches, out)?;
@@ -112,7 +113,7 @@ impl Ports {
         let memory = self.counters.memory(number, &name, &mut out.store);
         let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
-        out.switch.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
+        out.switch_process.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
     }
 
     /// Handles the switch's reply about a port. A refused new port is removed.
@@ -163,7 +164,7 @@ impl Ports {
             let name = port.spec.common.name.to_string();
             info!(limited = true, port:% = name; "port {name}: a guest is connected");
             let fds = self.sessions.provide(number, attachment, fd, &self.table, &mut out.store);
-            out.switch.attach(name, attachment, fds);
+            out.switch_process.attach(name, attachment, fds);
         }
         self.table.watch_port(number, &out.poller);
     }
@@ -197,15 +198,33 @@ impl Ports {
         self.table.is_tracking_late = true;
     }
 
-    /// Removes a port for a user, also from the switch. Returns false if the switch has to reply first.
-    pub(super) fn delete(&mut self, number: u32, asker: &Asker, out: &mut Outputs) -> bool {
+    /// Removes a port with its static addresses for a user, also from the switch. `None`: the reply comes later.
+    pub(super) fn delete(
+        &mut self,
+        number: u32,
+        asker: &Asker,
+        switches: &mut SwitchTable,
+        out: &mut Outputs,
+    ) -> Option<Value> {
         let name = self.table.name_of(number).unwrap_or_default();
         self.forget_port(number, out);
-        if !out.switch.process.is_up() {
-            return true;
+        switches.forget_entries_of(&name, &mut out.store);
+        if !out.switch_process.process.is_up() {
+            return Some(Value::Bool(true));
         }
-        out.switch.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
-        false
+        out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
+        None
+    }
+
+    /// Notes that the switch process had all ports before it became that, and hears it from now on.
+    pub(super) fn note_introduced(&mut self, out: &mut Outputs) {
+        if let Some(process) = out.switch_process.process.current() {
+            // This only fails for lack of memory; then the process is not heard, and is replaced after its deadline, or as
+            // one that hangs.
+            let _ = out.poller.modify(&process.channel, Source::Switch.into(), Interest::READ);
+        }
+        let ports: Vec<u32> = self.table.all.keys().copied().collect();
+        ports.into_iter().for_each(|port| drop(self.table.note_told(port)));
     }
 
     /// Handles the switch's reply about prepared sessions, and which it refused.

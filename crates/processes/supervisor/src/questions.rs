@@ -53,7 +53,7 @@ impl Supervisor {
 
     /// Continues `ask` once counters of device ports are known.
     fn ask_controller(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.out.switch.process.is_up()
+        if !self.out.switch_process.process.is_up()
             && let Some(answer) = self.reports().conclude_without_switch(&question)
         {
             return answer.map(Some);
@@ -71,15 +71,15 @@ impl Supervisor {
         controller: Rc<ControllerAnswer>,
         asker: &Asker,
     ) -> Result<Option<Value>, Fault> {
-        if !self.out.switch.process.is_up() {
+        if !self.out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         // A flush is a change: the order may still be executed.
-        if self.out.switch.deafness().is_some() && !matches!(question, Question::Flush(_)) {
+        if self.out.switch_process.deafness().is_some() && !matches!(question, Question::Flush(_)) {
             return self.reports().conclude_alone(&question).map(Some);
         }
         let (order, purpose) = (question.switch_order(), OrderPurpose::Question(question, controller));
-        self.out.switch.order(order, purpose, Some(asker.clone()));
+        self.out.switch_process.order(order, purpose, Some(asker.clone()));
         Ok(None)
     }
 
@@ -141,7 +141,7 @@ impl Supervisor {
 
     /// Answers clients that wait for a switch process that does not answer, with the facts that are known without it.
     pub(super) fn answer_without_switch(&mut self) {
-        for (question, asker) in self.out.switch.take_questions() {
+        for (question, asker) in self.out.switch_process.take_questions() {
             let answer = self.reports().conclude_alone(&question);
             self.clients.answer(asker, answer);
         }

@@ -52,7 +52,7 @@ impl Supervisor {
             datapath_devices: &self.datapath_devices,
             switches: &self.switches,
             ports: &self.ports.table,
-            switch: &self.out.switch,
+            switch: &self.out.switch_process,
             driver: &self.ports.driver,
             controller: &self.controller,
             scheduler: &self.scheduler,

@@ -122,7 +122,7 @@ impl Ports {
         out: &mut Outputs,
     ) {
         if let Err(denial) = self.add_wanted(&wanted, allowed, out) {
-            denial.tell(wanted.name, &wanted.switch, &mut out.switch);
+            denial.tell(wanted.name, &wanted.switch, &mut out.switch_process);
         }
     }
 
@@ -130,7 +130,11 @@ impl Ports {
     pub(super) fn deny_again(&mut self, number: u32, fault: &Fault, out: &mut Outputs) {
         let Some(port) = self.table.all.get(&number) else { return };
         let (name, switch) = (port.spec.common.name.to_string(), port.spec.common.switch.to_string());
-        Denial { errno: Errno::BUSY, why: fault.message.clone() }.tell(name, &switch, &mut out.switch);
+        Denial { errno: Errno::BUSY, why: fault.message.clone() }.tell(
+            name,
+            &switch,
+            &mut out.switch_process,
+        );
     }
 
     fn add_wanted(
@@ -168,7 +172,11 @@ impl Ports {
         if self.table.all.get(&number).is_some_and(Port::is_requested) {
             self.table.remove_tap(number);
             self.forget_port(number, out);
-            out.switch.order(Order::RemovePort { name: name.to_owned() }, OrderPurpose::Restored, None);
+            out.switch_process.order(
+                Order::RemovePort { name: name.to_owned() },
+                OrderPurpose::Restored,
+                None,
+            );
         }
     }
 
@@ -188,7 +196,7 @@ impl Ports {
             false => true,
         };
         if is_there {
-            self.table.tell_of_device(number, &mut out.switch);
+            self.table.tell_of_device(number, &mut out.switch_process);
         } else {
             self.device_ended(number, out);
         }
@@ -200,7 +208,7 @@ impl Ports {
         let name = port.spec.common.name.to_string();
         warn!(limited = true, port:% = name; "port {name}: removed, since its device, which a controller had requested, is gone");
         self.forget_port(number, out);
-        out.switch.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
+        out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Restored, None);
     }
 }
 

@@ -131,9 +131,10 @@ impl Supervisor {
                 self.ports.add(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
             }
             "vnic.del" | "port.del" => {
-                let number = self.find_port(&rpc::params::<Named>(params)?.name, asker)?;
+                let name = rpc::params::<Named>(params)?.name;
+                let number = self.ports.table.find_in_form(&name, asker.in_vnic_form)?;
                 self.ports.table.check_removable(number)?;
-                Ok(self.delete(number, asker))
+                Ok(self.ports.delete(number, asker, &mut self.switches, &mut self.out))
             }
             "vnic.set" | "port.set" => self.ports.set(params, asker, &self.switches, &mut self.out),
             "vnic.list" => {
@@ -144,7 +145,7 @@ impl Supervisor {
             "port.list" => self.ask(Question::Ports { name: None, filter: rpc::params(params)? }, asker),
             "vnic.show" | "port.show" => {
                 let Named { name } = rpc::params(params)?;
-                let number = self.find_port(&name, asker)?;
+                let number = self.ports.table.find_in_form(&name, asker.in_vnic_form)?;
                 let backend = self.ports.table.all.get(&number).map(|port| port.spec.kind());
                 self.ask(Question::Ports { name: Some(name), filter: PortFilter { backend } }, asker)
             }
@@ -207,19 +208,6 @@ impl Supervisor {
         to_json(&made)
     }
 
-    /// The port of this name; methods of `vnic` need a vhost-user port.
-    fn find_port(&self, name: &str, asker: &Asker) -> Result<u32, Fault> {
-        self.ports.table.find_in_form(name, asker.in_vnic_form)
-    }
-
-    /// Removes a port with its static addresses. `None`: the reply comes later.
-    fn delete(&mut self, number: u32, asker: &Asker) -> Option<Value> {
-        let name = self.ports.table.name_of(number).unwrap_or_default();
-        let is_done = self.ports.delete(number, asker, &mut self.out);
-        self.switches.forget_entries_of(&name, &mut self.out.store);
-        is_done.then_some(Value::Bool(true))
-    }
-
     fn explain(&mut self, spec: ExplainSpec, asker: &Asker) -> Result<Option<Value>, Fault> {
         spec.frame()?;
         self.ports.table.checked(Some(spec.from.clone()))?;
@@ -227,7 +215,7 @@ impl Supervisor {
     }
 
     fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
-        if !self.scheduler.is_traced_by(&self.out.switch) {
+        if !self.scheduler.is_traced_by(&self.out.switch_process) {
             // It got no view, or its version has no traces.
             return to_json(&SchedTrace::default()).map(Some);
         }

@@ -25,7 +25,7 @@ use super::Outputs;
 use super::ports::Ports;
 use super::saved_session::SessionVersion;
 use super::source::Source;
-use super::successor::{Introduction, Skills, Successor, send_know};
+use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
 /// From a change until the stand-by is told: changes often come together.
@@ -54,7 +54,7 @@ pub(super) struct Standby {
 struct Candidate {
     process: Successor,
     /// `None` until it has reported its version.
-    introduction: Option<Introduction>,
+    setup: Option<SuccessorSetup>,
     /// Its deadline while it owes an answer.
     answer_due: Option<Instant>,
     /// When it had all switches, ports and sessions for the first time. Later orders are obeyed in their order.
@@ -64,7 +64,7 @@ struct Candidate {
 /// A stand-by that knows all switches, ports and sessions.
 pub(super) struct ReadyStandby {
     pub(super) process: Successor,
-    pub(super) introduction: Introduction,
+    pub(super) setup: SuccessorSetup,
 }
 
 impl Standby {
@@ -140,7 +140,7 @@ impl Standby {
     }
 
     fn start(&mut self, out: &mut Outputs, now: Instant) {
-        let started = out.switch.process.stand_by_own().and_then(|mut process| {
+        let started = out.switch_process.process.stand_by_own().and_then(|mut process| {
             out.poller.add(&process.channel, Source::Standby.into(), Interest::READ)?;
             send_know(&mut process);
             Ok(process)
@@ -148,7 +148,7 @@ impl Standby {
         match started {
             Ok(process) => {
                 let answer_due = Some(now + PATIENCE);
-                self.process = Some(Candidate { process, introduction: None, answer_due, ready_since: None });
+                self.process = Some(Candidate { process, setup: None, answer_due, ready_since: None });
             }
             Err(fault) => {
                 warn!("there is no stand-by switch process: {fault}");
@@ -211,15 +211,12 @@ impl Standby {
         self.refused = None;
         let is_usable = |candidate: &mut Candidate| {
             candidate.ready_since.is_some()
-                && candidate
-                    .introduction
-                    .as_ref()
-                    .is_some_and(|known| known.is_current(&ports.table, switches))
+                && candidate.setup.as_ref().is_some_and(|known| known.is_current(&ports.table, switches))
         };
         match self.process.take_if(is_usable) {
-            Some(Candidate { process, introduction: Some(introduction), .. }) => {
+            Some(Candidate { process, setup: Some(setup), .. }) => {
                 self.due = None;
-                Some(ReadyStandby { process, introduction })
+                Some(ReadyStandby { process, setup })
             }
             _ => {
                 self.end(ports);
@@ -242,7 +239,7 @@ impl Standby {
 impl Candidate {
     /// Whether it has a session whose guest has left, or is another one by now.
     fn holds_left_guests(&self, ports: &Ports) -> bool {
-        let known = self.introduction.iter().flat_map(|introduction| &introduction.known);
+        let known = self.setup.iter().flat_map(|setup| &setup.known);
         let is_there = |(number, version): (&u32, &SessionVersion)| {
             ports.sessions.saved.get(number).is_some_and(|saved| saved.attachment() == version.attachment)
         };
@@ -251,11 +248,11 @@ impl Candidate {
 
     /// Tells a ready process of changed sessions. False if it has other ports or switches than there are.
     fn follow(&mut self, ports: &Ports, switches: &SwitchTable, now: Instant) -> bool {
-        let Some(introduction) = &mut self.introduction else { return true };
-        if !introduction.is_current(&ports.table, switches) {
+        let Some(setup) = &mut self.setup else { return true };
+        if !setup.is_current(&ports.table, switches) {
             return false;
         }
-        if introduction.follow(&mut self.process, &ports.sessions, &ports.table) {
+        if setup.follow(&mut self.process, &ports.sessions, &ports.table) {
             self.answer_due = Some(now + PATIENCE);
         }
         true
@@ -279,12 +276,12 @@ impl Candidate {
                         "the program was replaced by one of state version {version}; upgrade to it"
                     ));
                 }
-                let skills = Skills { prepares, keeps_flows, program, vnic_keys };
-                self.knows(&skills, ports, switches, now);
+                let features = SuccessorFeatures { prepares, keeps_flows, program, vnic_keys };
+                self.knows(&features, ports, switches, now);
                 Ok(())
             }
-            Report::Reply { id, result: Err(fault) } => match &mut self.introduction {
-                Some(introduction) => introduction.note_refusal(id, fault, &ports.table),
+            Report::Reply { id, result: Err(fault) } => match &mut self.setup {
+                Some(setup) => setup.note_refusal(id, fault, &ports.table),
                 None => Err(fault),
             }
             .map_err(|fault| fault.message),
@@ -298,13 +295,19 @@ impl Candidate {
     }
 
     /// It has read all that it was sent before: it gets the rest, or is ready.
-    fn knows(&mut self, skills: &Skills, ports: &mut Ports, switches: &SwitchTable, now: Instant) {
-        let is_told = match &mut self.introduction {
+    fn knows(
+        &mut self,
+        features: &SuccessorFeatures,
+        ports: &mut Ports,
+        switches: &SwitchTable,
+        now: Instant,
+    ) {
+        let is_told = match &mut self.setup {
             None => {
-                self.introduction = Some(Introduction::make(&mut self.process, skills, ports, switches));
+                self.setup = Some(SuccessorSetup::make(&mut self.process, features, ports, switches));
                 true
             }
-            Some(introduction) => introduction.follow(&mut self.process, &ports.sessions, &ports.table),
+            Some(setup) => setup.follow(&mut self.process, &ports.sessions, &ports.table),
         };
         self.answer_due = is_told.then(|| now + PATIENCE);
         if !is_told && self.ready_since.is_none() {

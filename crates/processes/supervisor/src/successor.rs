@@ -31,7 +31,7 @@ pub(super) type Successor = RunningChild<Request, Report>;
 /// The facts that the new process gets before guests wait for it, and the ports that it refuses. The old one does not
 /// have those either.
 #[derive(Debug)]
-pub(super) struct Introduction {
+pub(super) struct SuccessorSetup {
     told: SuccessorConfig,
     pub(super) refused: Vec<(u32, Fault)>,
     /// Sessions that it has prepared.
@@ -41,11 +41,11 @@ pub(super) struct Introduction {
     pub(super) keeps_flows: bool,
 }
 
-impl Introduction {
+impl SuccessorSetup {
     /// Sends the new process switches and ports and, if it `prepares`, sessions: guests do not wait yet.
     pub(super) fn make(
         successor: &mut Successor,
-        skills: &Skills,
+        features: &SuccessorFeatures,
         ports: &mut Ports,
         switches: &SwitchTable,
     ) -> Self {
@@ -55,12 +55,12 @@ impl Introduction {
             let _ = successor.channel.send(&Request { id, order }, memory);
         }
         let (mut known, mut turns_left) = (SessionVersions::new(), 0);
-        if skills.prepares {
+        if features.prepares {
             ports.sessions.prepare(&ports.table, successor, &mut known);
             turns_left = TURNS_MAX;
         }
         send_know(successor);
-        Self { told, refused: Vec::new(), known, turns_left, keeps_flows: skills.keeps_flows }
+        Self { told, refused: Vec::new(), known, turns_left, keeps_flows: features.keeps_flows }
     }
 
     /// Sends the new process sessions that have changed; returns whether it did. It faults the memory that guests use
@@ -129,7 +129,7 @@ fn send_touch(successor: &mut Successor, patience: Duration) {
 
 /// The capabilities of a new program that not all programs of its state version have.
 #[derive(Debug)]
-pub(super) struct Skills {
+pub(super) struct SuccessorFeatures {
     pub(super) prepares: bool,
     pub(super) keeps_flows: bool,
     pub(super) program: String,
@@ -139,7 +139,7 @@ pub(super) struct Skills {
 /// The keys of vnics that were added before programs reported which they know.
 const LATER_KEYS: &[&str] = &["memory-max"];
 
-impl Skills {
+impl SuccessorFeatures {
     /// Has it fault guests' memory in while the old one comes to rest.
     pub(super) fn prepare_last(&self, successor: &mut Successor) {
         if self.prepares {
@@ -182,7 +182,7 @@ struct SuccessorConfig {
     entries: Vec<StaticEntry>,
 }
 
-/// The subject of an order of an introduction.
+/// The subject of an order of a successor's setup.
 enum About {
     Switch,
     Port(u32),

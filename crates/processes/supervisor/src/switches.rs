@@ -31,7 +31,7 @@ impl SwitchTable {
             let why = format!("there is a switch \"{name}\" already; choose another name");
             return Err(Fault::new(Kind::NameTaken, why));
         }
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         self.all.push(spec.clone());
@@ -41,7 +41,7 @@ impl SwitchTable {
             return Err(fault);
         }
         let purpose = OrderPurpose::SwitchAdded { name, is_new: true };
-        out.switch.order(Order::AddSwitch(spec), purpose, Some(asker.clone()));
+        out.switch_process.order(Order::AddSwitch(spec), purpose, Some(asker.clone()));
         Ok(())
     }
 
@@ -94,11 +94,11 @@ impl SwitchTable {
             return Err(in_use(&spec.name, &vnics));
         }
         self.forget(&spec.name, &mut out.store);
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Ok(Some(Value::Bool(true)));
         }
         let order = Order::RemoveSwitch { name: name.to_owned() };
-        out.switch.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
+        out.switch_process.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
         Ok(None)
     }
 }
@@ -115,11 +115,11 @@ impl Supervisor {
         if !is_other {
             return to_json(&self.reports().describe_switch(&spec, &[])).map(Some);
         }
-        if !self.out.switch.process.is_up() {
+        if !self.out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         let order = Order::SetSwitch(spec.clone());
-        self.out.switch.order(order, OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
+        self.out.switch_process.order(order, OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
         Ok(None)
     }
 
@@ -138,14 +138,14 @@ impl Supervisor {
         self.out.store.is_late(RecordKey::Head);
         if spec.name.is_default() {
             self.settings.set_default_switch(&spec);
-            self.out.switch.process.set_role(ChildRole::switch_process(&self.settings));
+            self.out.switch_process.process.set_role(ChildRole::switch_process(&self.settings));
         }
         info!("switch {}: {}", spec.name, spec.options_text());
-        let Outputs { switch, poller, .. } = &mut self.out;
+        let Outputs { switch_process, poller, .. } = &mut self.out;
         if is_other_module {
-            self.switches.restore_entries_of(&spec.name, &self.ports.table, switch);
+            self.switches.restore_entries_of(&spec.name, &self.ports.table, switch_process);
         }
-        self.ports.table.settle_placeholders(&spec.name, &self.switches, switch, poller);
+        self.ports.table.settle_placeholders(&spec.name, &self.switches, switch_process, poller);
         to_json(&self.reports().describe_switch(&spec, &[]))
     }
 }

@@ -31,7 +31,7 @@ use super::Outputs;
 use super::ports::Ports;
 use super::question::{OrderPurpose, switch_process_down};
 use super::source::Source;
-use super::successor::{Introduction, Skills, Successor, send_know};
+use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
@@ -78,10 +78,10 @@ enum Step {
         born: Vec<SwitchSpec>,
         /// The default switch's controller, if one was chosen: another of its options.
         controller: Option<ControllerKind>,
-        introduction: Option<Introduction>,
+        setup: Option<SuccessorSetup>,
     },
     /// The old one comes to rest.
-    Resting { successor: Successor, since: Instant, introduction: Introduction },
+    Resting { successor: Successor, since: Instant, setup: SuccessorSetup },
     /// The new one takes over. The old one, which is at rest, ends meanwhile: guests need not wait for that.
     TakingOver {
         since: Instant,
@@ -108,7 +108,7 @@ impl Deadline {
 pub(super) struct ReadySuccessor {
     pub(super) successor: Successor,
     pub(super) program: PathBuf,
-    pub(super) introduction: Introduction,
+    pub(super) setup: SuccessorSetup,
     pub(super) waiting: WaitingGuests,
 }
 
@@ -148,17 +148,17 @@ impl Upgrades {
         if self.is_under_way() {
             return Err(Fault::refused("an upgrade is under way already; wait for its end"));
         }
-        if !out.switch.process.is_up() {
+        if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
         let program = params.binary.map_or_else(own_path, Ok)?;
         check_program(&program)?;
-        let mut successor = out.switch.process.stand_by(&program)?;
+        let mut successor = out.switch_process.process.stand_by(&program)?;
         out.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
         send_know(&mut successor);
         let now = Instant::now();
         let (deadline, born) = (Deadline { asked: now, heard: now }, switches.all.clone());
-        let step = Step::Preparing { successor, deadline, born, controller, introduction: None };
+        let step = Step::Preparing { successor, deadline, born, controller, setup: None };
         self.current = Some(Upgrade { program, asker: asker.clone(), step });
         Ok(())
     }
@@ -228,7 +228,7 @@ impl Upgrades {
         let answer = self.refuse("there was no answer in time", ports, out);
         if is_current {
             // It has the guests and is not needed any more: after its end the next one gets these, and all ports.
-            out.switch.process.current().into_iter().for_each(RunningChild::kill);
+            out.switch_process.process.current().into_iter().for_each(RunningChild::kill);
         }
         answer
     }
@@ -252,8 +252,8 @@ impl Upgrades {
                     result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys, .. }),
                     ..
                 } => {
-                    let skills = Skills { prepares, keeps_flows, program, vnic_keys };
-                    self.knows(version, &skills, ports, switches, out)
+                    let features = SuccessorFeatures { prepares, keeps_flows, program, vnic_keys };
+                    self.knows(version, &features, ports, switches, out)
                 }
                 Report::Reply { id, result: Err(fault) } => self.refuses(id, fault, ports),
                 Report::Failed { why } => Err(why),
@@ -275,7 +275,7 @@ impl Upgrades {
     pub(super) fn is_over(&mut self, ports: &mut Ports, out: &mut Outputs) -> Option<UpgradeAnswer> {
         self.successor()?;
         let later_option = match self.step() {
-            Some(Step::Preparing { introduction: None, controller, .. }) => {
+            Some(Step::Preparing { setup: None, controller, .. }) => {
                 controller.filter(|controller| !controller.is_default())
             }
             _ => None,
@@ -295,13 +295,12 @@ impl Upgrades {
     fn knows(
         &mut self,
         version: u64,
-        skills: &Skills,
+        features: &SuccessorFeatures,
         ports: &mut Ports,
         switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<(), String> {
-        let Some(Upgrade { step: Step::Preparing { successor, born, introduction, .. }, .. }) =
-            &mut self.current
+        let Some(Upgrade { step: Step::Preparing { successor, born, setup, .. }, .. }) = &mut self.current
         else {
             // Nothing more was asked.
             return Ok(());
@@ -310,33 +309,33 @@ impl Upgrades {
             return Err(format!("it has state version {version}, and this switch has {STATE_VERSION}"));
         }
         let vnics = ports.table.all.values().map(|port| port.as_told(&port.spec).common);
-        if let Some(why) = vnics.into_iter().find_map(|vnic| skills.lacks_for(&vnic)) {
+        if let Some(why) = vnics.into_iter().find_map(|vnic| features.lacks_for(&vnic)) {
             return Err(why);
         }
-        let Some(introduction) = introduction else {
+        let Some(setup) = setup else {
             let is_other = *born != switches.all;
             // From here on: a waiting thread uses short slices from its next turn on.
-            out.switch.boost_slices(Some(successor.pid()));
-            *introduction = Some(Introduction::make(successor, skills, ports, switches));
+            out.switch_process.boost_slices(Some(successor.pid()));
+            *setup = Some(SuccessorSetup::make(successor, features, ports, switches));
             return if is_other { Err(CHANGED.to_owned()) } else { Ok(()) };
         };
-        if introduction.prepare_again(successor, &ports.sessions, &ports.table) {
+        if setup.prepare_again(successor, &ports.sessions, &ports.table) {
             return Ok(());
         }
-        out.switch.boost_slices(Some(successor.pid()));
+        out.switch_process.boost_slices(Some(successor.pid()));
         // While the old one comes to rest.
-        skills.prepare_last(successor);
+        features.prepare_last(successor);
         let current = self.current.take();
         self.current = current.map(|upgrade| Upgrade { step: upgrade.step.rest(), ..upgrade });
-        out.switch.order(Order::Rest, OrderPurpose::Rested, None);
+        out.switch_process.order(Order::Rest, OrderPurpose::Rested, None);
         Ok(())
     }
 
     /// Handles a refusal of an order by the new process.
     fn refuses(&mut self, order: u64, fault: Fault, ports: &Ports) -> Result<(), String> {
         let refused = match &mut self.current {
-            Some(Upgrade { step: Step::Preparing { introduction: Some(introduction), .. }, .. }) => {
-                introduction.note_refusal(order, fault, &ports.table)
+            Some(Upgrade { step: Step::Preparing { setup: Some(setup), .. }, .. }) => {
+                setup.note_refusal(order, fault, &ports.table)
             }
             _ => Err(fault),
         };
@@ -354,18 +353,18 @@ impl Upgrades {
         if let Err(fault) = result {
             return RestOutcome::Refused(self.refuse(&fault.message, ports, out));
         }
-        let Some(Step::Resting { introduction, .. }) = self.step() else {
+        let Some(Step::Resting { setup, .. }) = self.step() else {
             // The upgrade was given up meanwhile.
-            out.switch.order(Order::Wake, OrderPurpose::Restored, None);
+            out.switch_process.order(Order::Wake, OrderPurpose::Restored, None);
             return RestOutcome::Refused(None);
         };
-        if !introduction.is_current(&ports.table, switches) {
+        if !setup.is_current(&ports.table, switches) {
             return RestOutcome::Refused(self.refuse(CHANGED, ports, out));
         }
         match self.current.take() {
-            Some(Upgrade { program, asker, step: Step::Resting { successor, since, introduction } }) => {
+            Some(Upgrade { program, asker, step: Step::Resting { successor, since, setup } }) => {
                 let waiting = WaitingGuests { asker, since };
-                RestOutcome::Ready(Box::new(ReadySuccessor { successor, program, introduction, waiting }))
+                RestOutcome::Ready(Box::new(ReadySuccessor { successor, program, setup, waiting }))
             }
             other => {
                 self.current = other;
@@ -403,16 +402,16 @@ impl Upgrades {
     ) -> Option<UpgradeAnswer> {
         let Upgrade { program, asker, step } = self.current.take()?;
         // First, since the old process's threads must still exist.
-        out.switch.end_boost();
+        out.switch_process.end_boost();
         ports.counters.forget_next_memories();
         match step {
             Step::Preparing { .. } => {}
             Step::Resting { .. } => {
                 // A late reply must not count for the next upgrade.
-                out.switch.forget_rest();
-                out.switch.order(Order::Wake, OrderPurpose::Restored, None);
+                out.switch_process.forget_rest();
+                out.switch_process.order(Order::Wake, OrderPurpose::Restored, None);
             }
-            Step::TakingOver { .. } => out.switch.process.use_own_program(),
+            Step::TakingOver { .. } => out.switch_process.process.use_own_program(),
         }
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
         warn!("{why}");
@@ -433,8 +432,8 @@ impl Step {
     /// The next step of a process that has everything.
     fn rest(self) -> Self {
         match self {
-            Self::Preparing { successor, introduction: Some(introduction), .. } => {
-                Self::Resting { successor, since: Instant::now(), introduction }
+            Self::Preparing { successor, setup: Some(setup), .. } => {
+                Self::Resting { successor, since: Instant::now(), setup }
             }
             other => other,
         }

@@ -11,7 +11,7 @@ const SNAP_BYTES_MAX: u32 = 262_144;
 /// An event of a frame at a vnic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Sighting {
+pub enum CaptureEvent {
     /// The switch received it from the guest
     In,
     /// The switch gave it to the guest
@@ -29,7 +29,7 @@ pub struct CaptureSpec {
     pub names: Vec<String>,
     /// The events to record; empty for all.
     #[serde(default)]
-    pub directions: Vec<Sighting>,
+    pub directions: Vec<CaptureEvent>,
     /// Largest number of bytes of each frame.
     #[serde(default)]
     pub snaplen: Option<u32>,
@@ -61,7 +61,7 @@ impl CaptureSpec {
     }
 
     /// Whether this kind of event is recorded.
-    pub fn wants(&self, sighting: Sighting) -> bool {
+    pub fn wants(&self, sighting: CaptureEvent) -> bool {
         self.directions.is_empty() || self.directions.contains(&sighting)
     }
 
@@ -79,9 +79,9 @@ mod tests {
     #[test]
     fn parameters_are_checked_and_have_defaults() {
         let spec: CaptureSpec = serde_json::from_value(json!({"directions": ["drop"]})).expect("valid");
-        assert_eq!((spec.wants(Sighting::Drop), spec.wants(Sighting::In)), (true, false));
+        assert_eq!((spec.wants(CaptureEvent::Drop), spec.wants(CaptureEvent::In)), (true, false));
         assert_eq!((spec.snap_len_bytes(), spec.check()), (SNAP_BYTES_MAX, Ok(())));
-        assert!(CaptureSpec::default().wants(Sighting::In));
+        assert!(CaptureSpec::default().wants(CaptureEvent::In));
         for bad in [
             json!({"snaplen": 0}),
             json!({"snaplen": 262_145}),

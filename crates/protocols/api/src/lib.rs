@@ -18,6 +18,17 @@
 //!        ^   specs, settings   │  │──controller_orders──> controller process
 //!        └──────report, facts──┘  └──driver_orders──────> driver process
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_api::port::PortSpec;
+//!
+//! let port: PortSpec = "vm1,backend=vhost-user,queues=4,mac=02:00:00:00:00:01".parse().unwrap();
+//! assert_eq!((port.name().as_str(), port.common.queues), ("vm1", 4));
+//! let error = "vm1,backend=vhost-user,queues=none".parse::<PortSpec>().unwrap_err();
+//! assert!(error.message.contains("queues"), "{}", error.message);
+//! ```
 #![forbid(unsafe_code)]
 #![expect(missing_docs, reason = "docs/user/control-api.md explains the fields of reports")]
 

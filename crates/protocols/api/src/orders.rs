@@ -8,7 +8,7 @@ use crate::capture::CaptureSpec;
 use crate::explain::{Consultation, ExplainSpec, Explained};
 use crate::facts::Inspection;
 use crate::fdb::{Flush, StaticEntry};
-use crate::port::{Leads, PortCommon};
+use crate::port::{PeerKind, PortCommon};
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::sched::{PolicyModes, SchedTrace, SeenGuest};
@@ -159,7 +159,7 @@ pub struct SwitchPort {
     #[serde(rename = "vnic")]
     pub common: PortCommon,
     /// The ports that it may reach.
-    pub leads: Leads,
+    pub leads: PeerKind,
     /// Whether the switch requested it ([`Report::Wanted`]); then it is removed when the switch releases it.
     pub is_requested: bool,
     /// The host's device behind it.

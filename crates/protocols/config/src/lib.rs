@@ -36,6 +36,13 @@
 //! direction = "ingress"
 //! action = "deny"
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! let schema = lasthop_config::json_schema();
+//! assert!(schema.contains("\"storm-broadcast\""));
+//! ```
 
 #![forbid(unsafe_code)]
 

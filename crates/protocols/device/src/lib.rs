@@ -14,6 +14,20 @@
 //!   netdev (supervisor) ── DeviceFacts, descriptors ──> driver process ── DriverCounters ──> reports
 //!                                                          └ a dropped frame: DeviceDropReason
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_device::{DeviceDropReason, DriverCounters};
+//!
+//! let mut counters = DriverCounters::default();
+//! counters.from_device.count(60);
+//! counters.from_device.count(1514);
+//! counters.to_switch.count(60);
+//! assert!(!counters.is_conserved());
+//! counters.drop(DeviceDropReason::Truncated);
+//! assert!(counters.is_conserved());
+//! ```
 #![forbid(unsafe_code)]
 
 mod counters;

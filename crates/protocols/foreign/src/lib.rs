@@ -19,6 +19,22 @@
 //!                                                           │
 //!   one connection ── has one Origin ── PendingCloses of a port ──┴─ held while closing takes long
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use std::os::fd::AsFd;
+//! use std::os::unix::net::UnixStream;
+//!
+//! use lasthop_foreign::{Origin, receive};
+//! use rustix::net::RecvFlags;
+//!
+//! let (peer, socket) = UnixStream::pair().unwrap();
+//! drop(peer);
+//! let (mut bytes, mut fds) = ([0; 16], Vec::new());
+//! let received = receive(socket.as_fd(), &mut bytes, RecvFlags::empty(), &Origin::new("vm1"), &mut fds).unwrap();
+//! assert_eq!((received.bytes, fds.len()), (0, 0));
+//! ```
 
 #![forbid(unsafe_code)]
 

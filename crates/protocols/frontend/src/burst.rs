@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use lasthop_guestmem::SlotArray;
-use lasthop_ring::{BufferAccess, Carousel, DriverRingError, Returned};
+use lasthop_ring::{BufferAccess, DriverRingError, Returned, SlotRing};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -48,7 +48,7 @@ pub struct BurstGuest {
 #[derive(Debug)]
 struct Side {
     index: u16,
-    ring: Carousel,
+    ring: SlotRing,
     slots: SlotArray,
 }
 
@@ -57,7 +57,7 @@ impl Side {
         let event_idx = guest.agreement.has(features::EVENT_IDX);
         let place = (GUEST_ADDR + slots.segment(0).offset, slots.stride_bytes(), slots.len_bytes());
         let position = guest.options.start_position;
-        let ring = Carousel::new(guest.ring_memory(index)?, event_idx, position, direction, place);
+        let ring = SlotRing::new(guest.ring_memory(index)?, event_idx, position, direction, place);
         let count = u32::from(guest.options.ring_entries);
         let slots = SlotArray::new(&guest.memory.map, slots.segment(0), slots.stride_bytes(), count)?;
         Ok(Self { index, ring, slots })

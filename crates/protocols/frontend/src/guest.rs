@@ -148,7 +148,7 @@ impl Guest {
         self.start(&bases)
     }
 
-    /// Shares the same memory again, in `regions` regions (1 to 8), while the rings run.
+    /// Shares the same memory again, in `regions` regions (1 to 8), while the rings run. For tests of back ends.
     ///
     /// # Errors
     /// A refusal of the back end; [`GuestError::Options`] if there cannot be as many regions.
@@ -298,7 +298,7 @@ impl Guest {
     }
 
     /// Like [`Self::send`], in several descriptors: `cuts` are the bytes of all except the last one, including the
-    /// virtio-net header; through an indirect table if options and features say so.
+    /// virtio-net header; through an indirect table if options and features say so. For tests of back ends.
     ///
     /// # Errors
     /// As [`Self::send`], and [`GuestError::TooManyParts`].
@@ -377,7 +377,7 @@ impl Guest {
     }
 
     /// Sleeps until the back end has used a frame of a queue's transmit ring, for at most `timeout`; returns whether
-    /// there is one to reclaim.
+    /// there is one to reclaim. For tests of back ends: the product's guests poll.
     ///
     /// # Errors
     /// As [`Self::wait`].

@@ -24,6 +24,17 @@
 //!   send:  free slot -> header, frame -> chain -> available ... used -> free slot
 //!   recv:  all slots available ... used -> header, frame -> copied out -> available again
 //! ```
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use lasthop_frontend::{Guest, GuestOptions};
+//!
+//! let mut guest = Guest::connect("/run/lasthop/vm1.sock", GuestOptions::default())?;
+//! assert!(guest.send(0, &[0xff; 60], Default::default())?, "the ring has room");
+//! guest.flush(0)?;
+//! # Ok::<(), lasthop_frontend::GuestError>(())
+//! ```
 
 #![forbid(unsafe_code)]
 

@@ -16,6 +16,17 @@
 //!   packet, tap, Uplink ──> OpenedDevice ──────> Driver::attach (lasthop-driver)
 //!      └ netlink, lasthop-bpf: facts about the device, programs at it
 //! ```
+//!
+//! # Examples
+//!
+//! ```no_run
+//! use lasthop_netdev::{PacketOptions, packet};
+//!
+//! // As root: a packet socket for each queue, for a driver process.
+//! let opened = packet("eth1", PacketOptions::default())?;
+//! println!("{:?}", opened.facts);
+//! # Ok::<(), lasthop_netdev::OpenError>(())
+//! ```
 
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 

@@ -29,6 +29,16 @@
 //!                ^                                                        |  ^    | memory, features, place change,
 //!                +-- GET_VRING_BASE, reset (needs a new kick) ------------+  +----+ SET_VRING_KICK: stop, start at base
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_vhost::message::{VhostMessage, request};
+//!
+//! let message = VhostMessage::new(request::SET_VRING_NUM, vec![0, 0, 0, 0, 0, 1, 0, 0]);
+//! let state = message.ring_state().unwrap();
+//! assert_eq!((state.index, state.value), (0, 256));
+//! ```
 
 #![forbid(unsafe_code)]
 

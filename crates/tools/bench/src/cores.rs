@@ -39,7 +39,9 @@ impl Cores {
             looked_at(generator).flat_map(|one| looked_at(switch).map(move |other| (one, other)))
         {
             let cores = Self { switch, generator };
-            if switch == generator || best.is_some_and(|(_, best)| best.is_pair_of(cores)) {
+            let is_same_pair =
+                best.is_some_and(|(_, best)| (best.generator, best.switch) == (switch, generator));
+            if switch == generator || is_same_pair {
                 continue;
             }
             let distance_ns = cores.distance_ns()?;
@@ -50,10 +52,6 @@ impl Cores {
         let refused = "two different CPUs that this process may use are needed, one for the switch and one for the \
                        generator; see --switch-cpu and --generator-cpu";
         best.map(|(_, cores)| cores).ok_or_else(|| BenchError::Request(refused.to_owned()))
-    }
-
-    fn is_pair_of(self, other: Self) -> bool {
-        self.switch == other.generator && self.generator == other.switch
     }
 
     /// A CPU other than these two, or the generator's if there is no other.

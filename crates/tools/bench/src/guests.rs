@@ -6,14 +6,14 @@ use std::time::Duration;
 use lasthop_frontend::GuestError;
 
 use crate::stock::StockGuests;
-use crate::work::{Done, Station, Tally};
+use crate::work::{Done, GuestGroup, Tally};
 use crate::{BenchError, DriverChoice, Workload};
 
 /// Guests that are attached to a back end.
 #[derive(Debug)]
 pub(crate) enum Guests {
     /// Bare rings, driven by this thread.
-    Rings(Station),
+    Rings(GuestGroup),
     /// Processes of testpmd.
     Stock(StockGuests),
 }
@@ -28,7 +28,9 @@ impl Guests {
         stop: &AtomicBool,
     ) -> Result<bool, BenchError> {
         match self {
-            Self::Rings(station) => station.meet(workload, stop).map_err(|error| of_ring(backend, error)),
+            Self::Rings(guest_group) => {
+                guest_group.meet(workload, stop).map_err(|error| of_ring(backend, error))
+            }
             Self::Stock(guests) => guests.meet(),
         }
     }
@@ -36,7 +38,7 @@ impl Guests {
     /// Sends from all addresses, so that the back end learns them, or begins traffic that continues by itself.
     pub(crate) fn begin(&mut self, backend: &str, workload: &Workload) -> Result<(), BenchError> {
         match self {
-            Self::Rings(station) => station.learn(workload).map_err(|error| of_ring(backend, error)),
+            Self::Rings(guest_group) => guest_group.learn(workload).map_err(|error| of_ring(backend, error)),
             Self::Stock(guests) => guests.begin(workload),
         }
     }
@@ -49,7 +51,9 @@ impl Guests {
         duration: Duration,
     ) -> Result<Done, BenchError> {
         match self {
-            Self::Rings(station) => station.work(workload, duration).map_err(|error| of_ring(backend, error)),
+            Self::Rings(guest_group) => {
+                guest_group.work(workload, duration).map_err(|error| of_ring(backend, error))
+            }
             Self::Stock(guests) => guests.work(duration),
         }
     }

@@ -15,7 +15,7 @@ use crate::cores::pin;
 use crate::guests::Guests;
 use crate::process::Usage;
 use crate::stock::{StockGuests, StockSetup, StockShape};
-use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, Station};
+use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, GuestGroup};
 use crate::{BackendSpec, BenchError, Cores, Placement, Sample, TrafficKind, Workload};
 
 /// The largest frames of Ethernet links with default settings.
@@ -279,7 +279,7 @@ impl Run<'_> {
     /// Connects guests of a shape to a running back end.
     fn attach(&self, backend: &Backend, shape: Shape, dir: &Path) -> Result<Guests, BenchError> {
         let Some(stock) = shape.stock else {
-            return Ok(Guests::Rings(Station::new(backend.guests(&shape.guest_options())?)));
+            return Ok(Guests::Rings(GuestGroup::new(backend.guests(&shape.guest_options())?)));
         };
         let directory = dir.join("guests");
         std::fs::create_dir(&directory)?;

@@ -11,6 +11,17 @@
 //! ```text
 //!   bar, line, dot, text ──> Canvas ──finish──> an SVG document
 //! ```
+//!
+//! # Examples
+//!
+//! ```
+//! use lasthop_chart::{Canvas, colour};
+//!
+//! let mut canvas = Canvas::default();
+//! canvas.bar((10.0, 10.0), (80.0, 12.0), colour::REFERENCE);
+//! let svg = canvas.finish((100.0, 32.0), "A bar");
+//! assert!(svg.starts_with("<svg") && svg.contains("<title>A bar</title>"));
+//! ```
 #![forbid(unsafe_code)]
 
 mod canvas;

@@ -38,7 +38,7 @@ pub struct Bridges {
 
 /// A port, and the other ports of its bridge.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Surroundings<'a> {
+pub struct PortNeighbours<'a> {
     /// The name of the bridge.
     pub bridge: &'a str,
     /// The port itself.
@@ -68,10 +68,10 @@ impl Bridges {
     }
 
     /// The port of this name and those beside it; `None` if no bridge has one.
-    pub fn around(&self, port: &str) -> Option<Surroundings<'_>> {
+    pub fn around(&self, port: &str) -> Option<PortNeighbours<'_>> {
         self.bridges.iter().find_map(|bridge| {
             let (own, others) = bridge.ports.iter().partition::<Vec<_>, _>(|other| other.name == port);
-            Some(Surroundings { bridge: &bridge.name, port: own.first()?, others })
+            Some(PortNeighbours { bridge: &bridge.name, port: own.first()?, others })
         })
     }
 }

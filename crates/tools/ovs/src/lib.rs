@@ -29,7 +29,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-pub use bridges::{BridgePort, Bridges, Surroundings};
+pub use bridges::{BridgePort, Bridges, PortNeighbours};
 pub use install::{Unit, UnitChange};
 pub use relay::{Ask, VhostUser, serve as relay};
 pub use run::{Places, run};

@@ -181,7 +181,7 @@ impl UpcallRecord {
 
 /// The packets of a line that are under way.
 #[derive(Debug, Default)]
-struct OnTheWay {
+struct LineInFlight {
     packets: AtomicU32,
     bytes: AtomicU32,
 }
@@ -190,7 +190,7 @@ struct OnTheWay {
 #[derive(Debug)]
 struct Shared {
     limits: UpcallLimits,
-    lines: Box<[OnTheWay]>,
+    lines: Box<[LineInFlight]>,
 }
 
 impl Shared {
@@ -245,7 +245,7 @@ pub fn upcalls(
     workers: usize,
     limits: UpcallLimits,
 ) -> Result<(Vec<UpcallWriter>, UpcallReader), TryReserveError> {
-    let lines = UpcallLine::all().map(|_| OnTheWay::default()).collect();
+    let lines = UpcallLine::all().map(|_| LineInFlight::default()).collect();
     let shared = Arc::new(Shared { limits, lines });
     let (mut writers, mut readers) = (Vec::new(), Vec::new());
     for _ in 0..workers {

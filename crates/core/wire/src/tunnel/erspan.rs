@@ -17,8 +17,6 @@ pub const PROTOCOLS: [u16; 2] = [0x88be, 0x22eb];
 pub const SESSION_MAX: u16 = 0x3ff;
 /// The largest index of type II.
 pub const INDEX_MAX: u32 = 0xf_ffff;
-/// The largest hardware id of type III.
-pub const HARDWARE_MAX: u8 = 0x3f;
 /// Bytes of the options of ERSPAN in metadata and flows: `struct erspan_metadata` of linux/erspan.h.
 pub const OPTIONS_BYTES: usize = 12;
 /// Maximum bytes of the header that [`write`] makes.
@@ -47,7 +45,7 @@ pub enum ErspanOptions {
     Mirror {
         /// Whether the frame left the mirrored port; otherwise it came in.
         is_egress: bool,
-        /// Id of the mirroring engine, at most [`HARDWARE_MAX`].
+        /// Id of the mirroring engine, at most 0x3f.
         hardware: u8,
     },
 }

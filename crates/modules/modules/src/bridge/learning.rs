@@ -23,7 +23,7 @@ const SWEEP_PAUSE_NS: u64 = 1_000_000_000;
 
 /// The result of learning from a source address without a static entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lesson {
+pub(crate) enum LearnOutcome {
     /// The table's addresses are unchanged.
     Nothing,
     /// The address is now reached through the port that received the frame.
@@ -33,13 +33,13 @@ pub(crate) enum Lesson {
 impl Bridge {
     /// Learns that `key`, a valid unicast address, is behind `port`, which has no static address.
     #[inline(never)]
-    pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<Lesson> {
+    pub(crate) fn learn(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<LearnOutcome> {
         match self.table.find(key) {
             Some((_, place)) if place.is_static() => static_entry(place, port),
             Some((slot, place)) if place.port() == port => SourceEntry::None(self.refresh(slot, place, now)),
             None => match self.find_everywhere(key) {
                 Some(place) => static_entry(place, port),
-                None if self.is_hopeless(key, port, now) => SourceEntry::None(Lesson::Nothing),
+                None if self.is_hopeless(key, port, now) => SourceEntry::None(LearnOutcome::Nothing),
                 None => self.learn_news(key, port, now),
             },
             Some(_) => self.learn_news(key, port, now),
@@ -70,9 +70,9 @@ impl Bridge {
             || self.is_sweep_due(now) && self.table.entries().any(|(_, _, place)| is_old(place))
     }
 
-    fn refresh(&self, slot: &Slot, place: FdbValue, now: Stamp) -> Lesson {
+    fn refresh(&self, slot: &Slot, place: FdbValue, now: Stamp) -> LearnOutcome {
         slot.refresh(place, now);
-        if self.table.is_aged(place, now) { Lesson::Learned } else { Lesson::Nothing }
+        if self.table.is_aged(place, now) { LearnOutcome::Learned } else { LearnOutcome::Nothing }
     }
 
     /// Whether a new address would be refused, as far as this is known without the lock.
@@ -91,16 +91,16 @@ impl Bridge {
         is_crowded
     }
 
-    fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<Lesson> {
+    fn learn_news(&self, key: u64, port: PortId, now: Stamp) -> SourceEntry<LearnOutcome> {
         let Some(mut control) = self.control_soon() else {
             self.counts.busy.raise();
-            return SourceEntry::None(Lesson::Nothing);
+            return SourceEntry::None(LearnOutcome::Nothing);
         };
         // All checks are repeated: other threads could change everything before the lock was taken. A port that is
         // being removed has lost its bit before the lock was released, so no address of it gets into the table
         // afterwards.
         if !self.ports.is_live(port) {
-            return SourceEntry::None(Lesson::Nothing);
+            return SourceEntry::None(LearnOutcome::Nothing);
         }
         if self.ports.is_full(port) && self.is_sweep_due(now) {
             self.sweep(&control, now);
@@ -121,7 +121,7 @@ impl Bridge {
 
     /// Moves an address to another port. If the new port is at its limit the address is removed instead: frames to it
     /// are flooded and arrive, instead of going to its old port.
-    fn relocate(&self, _lock: &Control, slot: &Slot, old: FdbValue, new: FdbValue) -> Lesson {
+    fn relocate(&self, _lock: &Control, slot: &Slot, old: FdbValue, new: FdbValue) -> LearnOutcome {
         if self.ports.is_full(new.port()) {
             slot.vacate();
             self.counts.limit_hit.raise();
@@ -131,7 +131,7 @@ impl Bridge {
             self.count_arrival(self.table.is_aged(old, new.stamp()));
         }
         self.ports.release_slot(old.port());
-        Lesson::Learned
+        LearnOutcome::Learned
     }
 
     fn count_arrival(&self, was_aged: bool) {
@@ -143,14 +143,14 @@ impl Bridge {
         }
     }
 
-    fn insert(&self, _lock: &Control, key: u64, place: FdbValue) -> Lesson {
+    fn insert(&self, _lock: &Control, key: u64, place: FdbValue) -> LearnOutcome {
         if self.ports.is_full(place.port()) {
             self.counts.limit_hit.raise();
-            return Lesson::Nothing;
+            return LearnOutcome::Nothing;
         }
         let Some((slot, aged)) = self.table.vacancy(key, place.stamp()) else {
             self.counts.bucket_full.raise();
-            return Lesson::Nothing;
+            return LearnOutcome::Nothing;
         };
         if let Some(aged) = aged {
             self.ports.release_slot(aged.port());
@@ -159,7 +159,7 @@ impl Bridge {
         slot.occupy(key, place);
         self.ports.take_slot(place.port());
         self.counts.learned.raise();
-        Lesson::Learned
+        LearnOutcome::Learned
     }
 
     fn is_sweep_due(&self, now: Stamp) -> bool {
@@ -191,6 +191,6 @@ impl Bridge {
 }
 
 /// Static addresses are not learned; a frame from another port than the address's own is spoofed.
-fn static_entry(place: FdbValue, port: PortId) -> SourceEntry<Lesson> {
+fn static_entry(place: FdbValue, port: PortId) -> SourceEntry<LearnOutcome> {
     if place.port() == port { SourceEntry::Here } else { SourceEntry::Elsewhere }
 }

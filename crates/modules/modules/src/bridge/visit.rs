@@ -5,7 +5,7 @@ use lasthop_module_api::{DropReason, FrameTag, Header, PortId, TagEdit};
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 
 use super::Bridge;
-use super::learning::Lesson;
+use super::learning::LearnOutcome;
 use super::slot::{FdbValue, Stamp};
 use super::table::{key_in, mac_bits};
 use super::vlans::{PortRules, Standing};
@@ -138,10 +138,11 @@ impl<'a> Visit<'a> {
         // Before the rules ask for it: usually nothing has to be called.
         let is_known = own_mac == 0 && bridge.is_known(key, port, now);
         let look_up = || match is_known {
-            true => SourceEntry::None(Lesson::Nothing),
+            true => SourceEntry::None(LearnOutcome::Nothing),
             false => bridge.learn(key, port, now),
         };
-        if admit(mac_bits(key), own_mac, is_entered, look_up, &mut Unrecorded)? == Some(Lesson::Learned) {
+        if admit(mac_bits(key), own_mac, is_entered, look_up, &mut Unrecorded)? == Some(LearnOutcome::Learned)
+        {
             self.destination = NOTHING;
         }
         Ok(())

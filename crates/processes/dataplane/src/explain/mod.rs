@@ -11,7 +11,7 @@
 
 mod changes;
 mod exact;
-mod story;
+mod step_list;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
 use exact::exact;
-use story::Story;
+use step_list::StepList;
 
 /// Receivers that a verdict names; of more it gives the number.
 const NAMED_MAX: usize = 4;
@@ -124,7 +124,7 @@ impl Question<'_> {
     }
 
     fn dropped(&mut self, reason: DropReason) -> ExplainCopy {
-        self.steps.push(story::drop_step(reason));
+        self.steps.push(step_list::drop_step(reason));
         ExplainCopy { fate: ExplainFate::Dropped, port: None, reason: Some(reason.name().to_owned()) }
     }
 
@@ -136,8 +136,8 @@ impl Question<'_> {
         if !engine.explain((self.port, &self.header), &mut verdicts, &mut reasons) {
             return Err(Fault::refused("the module of the port's switch does not explain its decisions"));
         }
-        self.steps.extend(reasons.told().into_iter().map(story::reason_step));
-        verdicts.drops().iter().for_each(|(_, reason)| self.steps.push(story::drop_step(*reason)));
+        self.steps.extend(reasons.told().into_iter().map(step_list::reason_step));
+        verdicts.drops().iter().for_each(|(_, reason)| self.steps.push(step_list::drop_step(*reason)));
         self.copies(&mut verdicts)
     }
 
@@ -154,10 +154,10 @@ impl Question<'_> {
         let told =
             told.map_err(|_| Fault::refused("the controller answers with actions that are not done here"))?;
         let port_name = |port: PortId| self.datapath.name_of(port);
-        let mut story = Story::new(&self.names.ports, &port_name, consultations, &answers);
+        let mut story = StepList::new(&self.names.ports, &port_name, consultations, &answers);
         told.events.iter().for_each(|event| story.add(event));
         story.untold(told.untold);
-        let Story { steps, passes, .. } = story;
+        let StepList { steps, passes, .. } = story;
         let is_first_missed = matches!(told.events.as_slice(), [DryEvent::Pass(_), DryEvent::Missed]);
         (self.steps, self.passes) = (steps, passes);
         if is_first_missed && !module.has_asker() {
@@ -168,7 +168,7 @@ impl Question<'_> {
             (&copies[..], told.verdicts.drops())
             && !matches!(self.steps.last(), Some(ExplainStep::Drop { .. }))
         {
-            self.steps.push(story::drop_step(*reason));
+            self.steps.push(step_list::drop_step(*reason));
         }
         Ok(copies)
     }

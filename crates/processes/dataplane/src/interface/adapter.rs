@@ -21,7 +21,7 @@ use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
 use super::super::datapath::{Datapath, NamedPort};
-use super::super::wishes::{Wishes, tunnel};
+use super::super::port_requests::{PortRequests, tunnel};
 use super::flows::FlowPackets;
 use super::places::{Member, Place, Places};
 use super::{flows, meters};
@@ -30,12 +30,16 @@ use super::{flows, meters};
 pub(super) struct Adapter<'a> {
     pub(super) inside: &'a mut Datapath,
     pub(super) places: &'a mut Places,
-    pub(super) wishes: &'a mut Wishes,
+    pub(super) port_requests: &'a mut PortRequests,
 }
 
 impl<'a> Adapter<'a> {
-    pub(super) fn new(inside: &'a mut Datapath, places: &'a mut Places, wishes: &'a mut Wishes) -> Self {
-        Self { inside, places, wishes }
+    pub(super) fn new(
+        inside: &'a mut Datapath,
+        places: &'a mut Places,
+        port_requests: &'a mut PortRequests,
+    ) -> Self {
+        Self { inside, places, port_requests }
     }
 
     pub(super) fn place(&self, id: DatapathId) -> Result<&Place, Refusal> {
@@ -72,7 +76,7 @@ impl<'a> Adapter<'a> {
             warn!(limited = true, port:% = name; "port {name} is not back in its switch: {error}");
         }
         if self.inside.port_named(&name).is_some_and(|port| port.is_requested()) {
-            self.wishes.release(&name, true);
+            self.port_requests.release(&name, true);
         }
     }
 
@@ -80,7 +84,7 @@ impl<'a> Adapter<'a> {
     pub(super) fn release_orphans(&mut self) {
         let orphans = self.inside.requested().filter(|(_, port)| !self.places.has(*port));
         let orphans: Vec<String> = orphans.map(|(name, _)| name.to_owned()).collect();
-        orphans.iter().for_each(|name| self.wishes.release(name, true));
+        orphans.iter().for_each(|name| self.port_requests.release(name, true));
     }
 
     fn view(&self, member: &Member) -> PortView {
@@ -118,7 +122,7 @@ impl<'a> Adapter<'a> {
 
     fn has_own_device(&self, name: &str) -> bool {
         let port = self.inside.port_named(name);
-        port.is_some_and(|port| port.is_requested()) && !self.wishes.is_leaving(name)
+        port.is_some_and(|port| port.is_requested()) && !self.port_requests.is_leaving(name)
     }
 
     /// Whether a datapath belongs to an external controller and the device of its own port is missing.
@@ -131,7 +135,7 @@ impl<'a> Adapter<'a> {
         let (kind, upcall_port_ids) = (VportKind::Internal, Vec::new());
         let port = Port { number: 0, name: name.to_owned(), kind, options: None, upcall_port_ids };
         if id.is_none_or(|id| self.port_added(id, &port).is_err()) {
-            self.wishes.release(name, true);
+            self.port_requests.release(name, true);
         }
     }
 
@@ -248,7 +252,7 @@ impl Interface for Adapter<'_> {
         if self.places.controllers.contains(&wanted.client) {
             return self.check_configured(&wanted);
         }
-        if self.inside.port_named(wanted.name).is_some() && !self.wishes.is_leaving(wanted.name) {
+        if self.inside.port_named(wanted.name).is_some() && !self.port_requests.is_leaving(wanted.name) {
             return Ok(Readiness::Ready);
         }
         let is_own = wanted.name == wanted.datapath;
@@ -256,7 +260,7 @@ impl Interface for Adapter<'_> {
         if is_own && !self.inside.is_for_outside(wanted.datapath) {
             return Ok(Readiness::Ready);
         }
-        match self.wishes.want(wanted) {
+        match self.port_requests.want(wanted) {
             // The port works without it; the supervisor has logged the reason.
             Err(_) if is_own => Ok(Readiness::Ready),
             result => result,
@@ -267,7 +271,7 @@ impl Interface for Adapter<'_> {
         let port = self.inside.port_named(name);
         // A port that no controller requested exists anyway.
         if port.as_ref().is_none_or(NamedPort::is_requested) {
-            self.wishes.release(name, port.is_some());
+            self.port_requests.release(name, port.is_some());
         }
     }
 
@@ -468,9 +472,9 @@ mod tests {
     #[test]
     fn nothing_waits_for_a_packet_that_comes_back_and_cannot_be_read() {
         let mut inside = inside();
-        let (mut places, mut wishes) = (Places::default(), Wishes::default());
+        let (mut places, mut port_requests) = (Places::default(), PortRequests::default());
         places.can_ask = true;
-        let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
+        let mut adapter = Adapter::new(&mut inside, &mut places, &mut port_requests);
         let id = DatapathId(1);
         adapter.created(id, "late").expect("its switch is there");
         let module = Arc::clone(&adapter.place(id).expect("it is").module);
@@ -496,10 +500,10 @@ mod tests {
     #[test]
     fn nothing_is_made_for_the_own_controller() {
         let mut inside = inside();
-        let (mut places, mut wishes) = (Places::default(), Wishes::default());
+        let (mut places, mut port_requests) = (Places::default(), PortRequests::default());
         let (own, other) = (PeerId(1), PeerId(2));
         places.controllers.insert(own);
-        let mut adapter = Adapter::new(&mut inside, &mut places, &mut wishes);
+        let mut adapter = Adapter::new(&mut inside, &mut places, &mut port_requests);
         let mut wanted = |client, datapath, name| {
             let kind = if name == datapath { VportKind::Internal } else { VportKind::Netdev };
             let ready = adapter.port_wanted(WantedPort { client, datapath, name, kind, options: None });
@@ -509,6 +513,6 @@ mod tests {
         assert_eq!(wanted(own, "gone", "gone"), Err(Errno::ENODEV), "nor another switch");
         assert_eq!(wanted(own, "late", "eth0"), Err(Errno::ENODEV), "nor a device");
         assert_eq!(wanted(other, "ovs-system", "ovs-system"), Ok(Readiness::NotYet));
-        assert_eq!(wishes.take_reports().len(), 1, "the supervisor is asked for others only");
+        assert_eq!(port_requests.take_reports().len(), 1, "the supervisor is asked for others only");
     }
 }

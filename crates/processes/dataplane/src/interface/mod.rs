@@ -22,7 +22,7 @@ mod own_devices;
 mod packets;
 mod places;
 mod survival;
-mod to_answer;
+mod unanswered_upcalls;
 mod waiting;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +47,7 @@ use lasthop_runtime::poller::{Interest, Poller};
 use super::datapath::Datapath;
 use super::explain::DatapathNames;
 use super::flow_memory::FlowMemory;
-use super::wishes::Wishes;
+use super::port_requests::PortRequests;
 use adapter::Adapter;
 use connection_memory::ConnectionMemories;
 use connections::{Adoptions, CtSettings, Sweeps};
@@ -57,7 +57,7 @@ use kept::{Beside, KeptDatapath, KeptDatapaths};
 use own_devices::OwnDevices;
 use places::Places;
 use survival::Returning;
-use to_answer::{AskingPort, Audience, Traffic};
+use unanswered_upcalls::{AskingPort, Traffic, UpcallClass};
 use waiting::Waiting;
 
 /// Upcalls that are delivered in a row; then guests and clients have their turn.
@@ -100,7 +100,7 @@ fn asking_port(upcall: &DatapathUpcall) -> AskingPort {
 pub(super) struct Interface {
     connections: Connections,
     places: Places,
-    wishes: Wishes,
+    port_requests: PortRequests,
     /// Set once there is a client.
     upcalls: Option<Upcalls>,
     /// Bounds on one port's pending upcalls.
@@ -137,7 +137,7 @@ impl Interface {
         Ok(Self {
             connections,
             places: Places::default(),
-            wishes: Wishes::default(),
+            port_requests: PortRequests::default(),
             upcalls: None,
             limits,
             numbers,
@@ -195,7 +195,7 @@ impl Interface {
 
     fn serve_some(&mut self, inside: &mut Datapath) {
         self.is_served = true;
-        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
         match self.connections.turn(&mut adapter) {
             Ok(closed) => closed.iter().for_each(|(client, why)| {
                 self.silence.forget(*client);
@@ -210,7 +210,7 @@ impl Interface {
     /// Delivers upcalls to the clients, to each as fast as it reads; the others wait in their lines.
     pub(super) fn ask(&mut self, inside: &mut Datapath) {
         self.ask_some(inside);
-        self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+        self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.port_requests));
         self.send_out(inside);
     }
 
@@ -271,7 +271,11 @@ impl Interface {
         let mut reader = self.reader_of(&taken);
         if reader.is_some_and(|reader| reader.is_busy) {
             // It may have room for the batch so far.
-            self.connections.send_batches(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+            self.connections.send_batches(&mut Adapter::new(
+                inside,
+                &mut self.places,
+                &mut self.port_requests,
+            ));
             reader = self.reader_of(&taken);
         }
         let (traffic, has_waited) = (taken.traffic, taken.has_waited);
@@ -284,7 +288,7 @@ impl Interface {
             return self.waiting.add(taken, (reader, traffic), has_waited);
         }
         let (hash, port) = (taken.upcall.message.hash, asking_port(&taken.upcall));
-        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
         if self.connections.upcall(taken.upcall, &mut adapter) == Upcalled::Lost {
             taken.module.settle(taken.ticket);
             inside.engine().upcalls_lost(taken.port, 1);
@@ -302,7 +306,7 @@ impl Interface {
         while let Some(record) = upcalls.pop(&mut self.frame) {
             if let UpcallReason::Suspended { flow, .. } = record.reason {
                 let frame = std::mem::take(&mut self.frame);
-                let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+                let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
                 self.fragments.take(&mut adapter, (&record, flow), frame);
                 fragments_left -= 1;
                 if fragments_left == 0 {
@@ -328,7 +332,7 @@ impl Interface {
         self.adoptions.turn(&self.places);
         self.sweeps.turn(&self.places, Instant::now());
         self.fragments.expire(inside);
-        self.own_devices.ask(&mut self.wishes, Instant::now());
+        self.own_devices.ask(&mut self.port_requests, Instant::now());
         self.returning.bring_back(&mut self.places, FLOWS_PER_TURN);
         let is_due = self.connections.due().is_some_and(|due| due <= Instant::now());
         if !std::mem::take(&mut self.is_served) && (is_due || self.connections.has_more()) {
@@ -340,7 +344,7 @@ impl Interface {
         }
         if self.is_settling || self.connections.server().is_settling() {
             self.is_settling =
-                self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.wishes));
+                self.connections.settle(&mut Adapter::new(inside, &mut self.places, &mut self.port_requests));
         }
         self.send_out(inside);
     }
@@ -396,37 +400,38 @@ impl Interface {
 
     /// A port goes away, and out of its datapath.
     pub(super) fn port_lost(&mut self, name: &str, inside: &mut Datapath) {
-        self.connections.port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.wishes));
-        self.wishes.left(name);
+        self.connections
+            .port_lost(name, &mut Adapter::new(inside, &mut self.places, &mut self.port_requests));
+        self.port_requests.left(name);
         self.places.forget_ports();
     }
 
     /// Removes the datapath of a switch that lost its flow table.
     pub(super) fn datapath_lost(&mut self, name: &str, inside: &mut Datapath) {
-        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
         self.connections.datapath_lost(name, &mut adapter);
     }
 
     /// Notes that a requested port exists.
     pub(super) fn port_arrived(&mut self, name: &str, inside: &mut Datapath) {
-        self.wishes.arrived(name);
+        self.port_requests.arrived(name);
         if self.own_devices.arrived(name) {
             let datapaths = self.connections.server().records();
             let id = datapaths.iter().find(|(_, record)| record.name == name).map(|(id, _)| *id);
-            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+            let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
             adapter.take_own_device(id, name);
         }
     }
 
     /// Notes that a requested port cannot be had.
     pub(super) fn port_denied(&mut self, name: &str, errno: i32) {
-        self.wishes.denied(name, errno);
+        self.port_requests.denied(name, errno);
         self.own_devices.denied(name, Instant::now());
     }
 
     /// Reports for the supervisor.
     pub(super) fn take_reports(&mut self) -> Vec<Report> {
-        let mut reports = self.wishes.take_reports();
+        let mut reports = self.port_requests.take_reports();
         let server = self.connections.server();
         let is_silent = self.silence.is_silent(|client| server.reader(client), Instant::now());
         reports.extend(is_silent.then_some(Report::Unanswered));
@@ -480,7 +485,7 @@ impl Interface {
             };
             kept.datapaths.get(&id.0).is_some_and(is_kept)
         });
-        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.wishes);
+        let mut adapter = Adapter::new(inside, &mut self.places, &mut self.port_requests);
         for name in self.connections.server_mut().restore(records, &mut adapter) {
             warn!("{name} is not in its datapath any more: it was deleted while the switch process began");
         }
@@ -503,7 +508,12 @@ impl Interface {
 }
 
 /// The state of a client as a reader of upcalls.
-fn reader_in(server: &Server, places: &Places, (client, traffic): Audience, now: Instant) -> Option<Reader> {
+fn reader_in(
+    server: &Server,
+    places: &Places,
+    (client, traffic): UpcallClass,
+    now: Instant,
+) -> Option<Reader> {
     server.reader(client).map(|reader| places.reader(reader, traffic, now))
 }
 

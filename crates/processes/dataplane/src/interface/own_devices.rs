@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::orders::{WantedDevice, WantedKind};
 
-use super::super::wishes::Wishes;
+use super::super::port_requests::PortRequests;
 
 /// Pause between two requests: the last supervisor's processes may take a moment to release a tap.
 const PAUSE: Duration = Duration::from_millis(250);
@@ -37,14 +37,14 @@ impl OwnDevices {
     }
 
     /// Requests missing devices if it is time.
-    pub(super) fn ask(&mut self, wishes: &mut Wishes, now: Instant) {
+    pub(super) fn ask(&mut self, port_requests: &mut PortRequests, now: Instant) {
         if self.due.take_if(|due| *due <= now).is_none() {
             return;
         }
         for (name, attempts) in &mut self.missing {
             *attempts -= 1;
             let (name, switch) = (name.clone(), name.clone());
-            wishes.want_for_ourselves(WantedDevice { name, kind: WantedKind::Internal, switch });
+            port_requests.want_for_ourselves(WantedDevice { name, kind: WantedKind::Internal, switch });
         }
     }
 
@@ -69,33 +69,33 @@ mod tests {
 
     #[test]
     fn a_missing_device_is_asked_for_until_it_is_there() {
-        let (mut wishes, mut now) = (Wishes::default(), Instant::now());
+        let (mut port_requests, mut now) = (PortRequests::default(), Instant::now());
         let mut devices = OwnDevices::new(["ovs-system".to_owned()].into_iter(), now);
         assert_eq!(devices.due(), Some(now));
-        devices.ask(&mut wishes, now);
-        assert_eq!((wishes.take_reports().len(), devices.due()), (1, None), "asked once");
-        devices.ask(&mut wishes, now);
-        assert!(wishes.take_reports().is_empty());
+        devices.ask(&mut port_requests, now);
+        assert_eq!((port_requests.take_reports().len(), devices.due()), (1, None), "asked once");
+        devices.ask(&mut port_requests, now);
+        assert!(port_requests.take_reports().is_empty());
         devices.denied("other", now);
         devices.denied("ovs-system", now);
         now += PAUSE;
         assert_eq!(devices.due(), Some(now));
-        devices.ask(&mut wishes, now);
-        assert_eq!(wishes.take_reports().len(), 1);
+        devices.ask(&mut port_requests, now);
+        assert_eq!(port_requests.take_reports().len(), 1);
         assert!(devices.arrived("ovs-system") && !devices.arrived("ovs-system"));
         assert_eq!(devices.due(), None);
     }
 
     #[test]
     fn a_name_that_is_taken_is_given_up() {
-        let (mut wishes, mut now) = (Wishes::default(), Instant::now());
+        let (mut port_requests, mut now) = (PortRequests::default(), Instant::now());
         let mut devices = OwnDevices::new(["ovs-system".to_owned()].into_iter(), now);
         for _ in 0..2 * ATTEMPTS {
-            devices.ask(&mut wishes, now);
+            devices.ask(&mut port_requests, now);
             devices.denied("ovs-system", now);
             now += PAUSE;
         }
-        assert_eq!(wishes.take_reports().len(), ATTEMPTS as usize);
+        assert_eq!(port_requests.take_reports().len(), ATTEMPTS as usize);
         assert!(devices.due().is_none_or(|due| due <= now) && !devices.arrived("ovs-system"));
         assert!(OwnDevices::new(std::iter::empty(), now).due().is_none());
     }

@@ -57,18 +57,18 @@ impl Load {
 /// Packets that workers have not executed yet. A port may have as many as it leaves to others, so there is room for
 /// another port however many some have.
 #[derive(Debug)]
-pub(super) struct UnderWay {
+pub(super) struct PendingExecutions {
     all: Load,
     of_port: Box<[Load]>,
 }
 
-impl Default for UnderWay {
+impl Default for PendingExecutions {
     fn default() -> Self {
         Self { all: Load::default(), of_port: (0..PORTS_MAX).map(|_| Load::default()).collect() }
     }
 }
 
-impl UnderWay {
+impl PendingExecutions {
     pub(super) fn has_room(&self, origin: PortId) -> bool {
         let Some(own) = self.of_port.get(origin.index()) else { return false };
         let room = [UNDER_WAY_PACKETS_MAX, UNDER_WAY_BYTES_MAX];
@@ -192,7 +192,7 @@ pub(super) struct OutgoingPacket {
     /// Taken when it is announced.
     execution: Option<Execution>,
     ticket: u32,
-    under_way: Arc<UnderWay>,
+    under_way: Arc<PendingExecutions>,
     port: PortId,
     len_bytes: usize,
 }
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn packets_of_some_ports_leave_room_for_those_of_others() {
-        let under_way = UnderWay::default();
+        let under_way = PendingExecutions::default();
         let flood = |port| std::iter::repeat_with(move || PortId(port));
         for port in 1..=4 {
             flood(port)

@@ -16,8 +16,8 @@ use super::super::flow_memory::{FlowMemory, RecordPlace};
 use super::connection_memory::ConnectionMemories;
 use super::connections::CtSettings;
 use super::flows::RefusedFlows;
-use super::packets::{Executed, OutgoingPacket, UnderWay};
-use super::to_answer::{ToAnswer, Traffic};
+use super::packets::{Executed, OutgoingPacket, PendingExecutions};
+use super::unanswered_upcalls::{Traffic, UnansweredUpcalls};
 
 /// A port in a datapath.
 #[derive(Clone, Debug)]
@@ -54,13 +54,13 @@ pub(super) struct Places {
     pub(super) removals: BTreeMap<RemovalId, (Arc<FlowModule>, Removed)>,
     pub(super) last_removal: u64,
     last_origin: u16,
-    pub(super) under_way: Arc<UnderWay>,
+    pub(super) under_way: Arc<PendingExecutions>,
     /// Packets of clients that go to a worker together at the end of the turn; they count as under way.
     pub(super) outgoing: Injections<OutgoingPacket>,
     /// Clients that are embedded controllers. They use existing switches and ports; nothing is made for them.
     pub(super) controllers: BTreeSet<PeerId>,
     /// Upcalls to them that they have not answered.
-    pub(super) to_answer: ToAnswer,
+    pub(super) to_answer: UnansweredUpcalls,
     pub(super) refused_flows: RefusedFlows,
     /// Whether upcalls are enabled.
     pub(super) can_ask: bool,

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_dpif::server::{PeerId, Reader};
 
-use super::to_answer::{Audience, Traffic};
+use super::unanswered_upcalls::{Traffic, UpcallClass};
 
 /// How long upcalls wait for a client that does not read; later ones are lost. A slow client reads for some time from
 /// its socket before that accepts more.
@@ -42,9 +42,9 @@ impl<T> Slow<T> {
 
 /// Waiting upcalls.
 pub(super) struct Waiting<T> {
-    slow: BTreeMap<Audience, Slow<T>>,
+    slow: BTreeMap<UpcallClass, Slow<T>>,
     /// Clients that were given up.
-    stalled: BTreeSet<Audience>,
+    stalled: BTreeSet<UpcallClass>,
 }
 
 impl<T> Default for Waiting<T> {
@@ -79,7 +79,7 @@ impl<T> Waiting<T> {
     }
 
     /// Notes which clients have read, and gives up those that have not for too long.
-    pub(super) fn look(&mut self, reader: impl Fn(Audience) -> Option<Reader>, now: Instant) {
+    pub(super) fn look(&mut self, reader: impl Fn(UpcallClass) -> Option<Reader>, now: Instant) {
         self.stalled.retain(|audience| reader(*audience).is_some_and(|reader| reader.is_busy));
         for (audience, slow) in &mut self.slow {
             let taken = reader(*audience).map_or(slow.taken, |reader| reader.taken);
@@ -98,9 +98,9 @@ impl<T> Waiting<T> {
     pub(super) fn take(
         &mut self,
         traffic: Traffic,
-        reader: impl Fn(Audience) -> Option<Reader>,
+        reader: impl Fn(UpcallClass) -> Option<Reader>,
     ) -> Option<T> {
-        let is_ready = |audience: &Audience| {
+        let is_ready = |audience: &UpcallClass| {
             audience.1 == traffic
                 && reader(*audience).is_none_or(|reader| !self.is_waited_for(reader, traffic))
         };
@@ -142,7 +142,7 @@ mod tests {
         Reader { client, is_busy: true, taken: 0, heard: 0 }
     }
 
-    fn everybody((client, _): Audience) -> Option<Reader> {
+    fn everybody((client, _): UpcallClass) -> Option<Reader> {
         Some(busy(client))
     }
 
@@ -184,7 +184,7 @@ mod tests {
     fn patience_is_with_a_client_that_takes_nothing_and_begins_again_when_it_does() {
         let (mut waiting, now) = holding(2);
         let (nearly, over) = (now + READ_PATIENCE / 2, now + READ_PATIENCE);
-        let takes = |taken| move |(client, _): Audience| Some(Reader { taken, ..busy(client) });
+        let takes = |taken| move |(client, _): UpcallClass| Some(Reader { taken, ..busy(client) });
         waiting.look(takes(1), nearly);
         waiting.look(takes(1), over);
         assert_eq!(waiting.take(SPARSE, takes(1)), None, "it took something meanwhile");

@@ -23,7 +23,7 @@ use lasthop_runtime::hangs::HangWatch;
 
 use super::reports::Reports;
 use allowance::Allowance;
-use thread::{Company, SessionThread};
+use thread::{SessionThread, ThreadParts};
 
 /// Bytes of a thread's stack. It touches some 20 KiB of them, and only those take memory.
 const STACK_BYTES: usize = 512 << 10;
@@ -91,7 +91,7 @@ struct Shared {
 pub(super) enum Stage {
     Serving,
     /// Only sessions in the middle of something are served, until they are at rest.
-    Calming,
+    Quiescing,
     /// No session is served.
     AtRest,
 }
@@ -103,7 +103,7 @@ impl SharedStage {
     fn get(&self) -> Stage {
         match self.0.load(Ordering::SeqCst) {
             0 => Stage::Serving,
-            1 => Stage::Calming,
+            1 => Stage::Quiescing,
             _ => Stage::AtRest,
         }
     }
@@ -178,7 +178,7 @@ impl Sessions {
         });
         let turns = self.watch.watch(Some(port.clone()));
         let (reports, stage) = (Arc::clone(&self.reports), Arc::clone(&self.stage));
-        let company = Company { reports, stage, turns, over: end };
+        let company = ThreadParts { reports, stage, turns, over: end };
         let guest = Guest { port: port.clone(), shared: Arc::downgrade(&shared), over };
         self.waiting.push(SessionThread::new((port, attachment), shared, socket, company));
         self.guests.insert(attachment, guest);
@@ -332,7 +332,7 @@ impl Shared {
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
     }
 
-    fn hush(&self) {
+    fn clear_doorbell(&self) {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
     }
 }

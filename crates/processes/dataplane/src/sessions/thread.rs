@@ -78,7 +78,7 @@ pub(super) struct SessionThread {
 }
 
 /// The further parts of a thread.
-pub(super) struct Company {
+pub(super) struct ThreadParts {
     pub(super) reports: Arc<Reports>,
     pub(super) stage: Arc<SharedStage>,
     pub(super) turns: Arc<Turns>,
@@ -90,7 +90,7 @@ impl SessionThread {
         (port, attachment): (String, u64),
         shared: Arc<Shared>,
         socket: Arc<ForeignFd>,
-        Company { reports, stage, turns, over }: Company,
+        ThreadParts { reports, stage, turns, over }: ThreadParts,
     ) -> Self {
         let link_told = shared.is_link_up.load(Ordering::SeqCst);
         let (news, refused, gives_way) = (News::Delivered, None, false);
@@ -113,7 +113,7 @@ impl SessionThread {
     /// Serves the session to its end. A panic ends the process, even in a build that unwinds: the state of the guest's
     /// rings is unknown.
     pub(super) fn run(mut self) {
-        let _bomb = Bomb;
+        let _bomb = PanicGuard;
         let why = loop {
             let woken = self.wait();
             if self.shared.is_unwanted.load(Ordering::SeqCst) {
@@ -169,7 +169,7 @@ impl SessionThread {
         }
         let happened = polled.get(1).is_some_and(|fd| !fd.revents().is_empty());
         if !polled[0].revents().is_empty() {
-            self.shared.hush();
+            self.shared.clear_doorbell();
         }
         let is_room = happened && self.news == News::Waiting;
         let is_hung_up = happened && !is_served && !is_room;
@@ -180,7 +180,7 @@ impl SessionThread {
     fn is_let(&self) -> bool {
         match self.stage.get() {
             Stage::Serving => true,
-            Stage::Calming => !self.shared.is_resting.load(Ordering::SeqCst),
+            Stage::Quiescing => !self.shared.is_resting.load(Ordering::SeqCst),
             Stage::AtRest => false,
         }
     }
@@ -288,9 +288,9 @@ impl SessionThread {
     }
 }
 
-struct Bomb;
+struct PanicGuard;
 
-impl Drop for Bomb {
+impl Drop for PanicGuard {
     fn drop(&mut self) {
         if std::thread::panicking() {
             std::process::abort();

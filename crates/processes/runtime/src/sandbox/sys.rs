@@ -90,14 +90,14 @@ fn last_errno() -> Errno {
 }
 
 /// The message about a refused call, and its descriptor.
-struct LastWords {
+struct RefusalMessage {
     to: RawFd,
     /// A complete frame, with spaces for the call's number.
     frame: Vec<u8>,
     digits: Range<usize>,
 }
 
-static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
+static LAST_WORDS: OnceLock<RefusalMessage> = OnceLock::new();
 /// Room for a frame on the handler's stack.
 const FRAME_BYTES_MAX: usize = 256;
 
@@ -107,7 +107,7 @@ pub(super) fn on_forbidden_call(to: RawFd, frame: Vec<u8>, digits: Range<usize>)
     if frame.len() > FRAME_BYTES_MAX || digits.end > frame.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let _ = LAST_WORDS.set(LastWords { to, frame, digits });
+    let _ = LAST_WORDS.set(RefusalMessage { to, frame, digits });
     // SAFETY: an all-zero sigaction is valid; the handler uses its own stack, the values set above, and system calls.
     let result = unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
@@ -133,7 +133,7 @@ extern "C" fn on_sigsys(_signal: libc::c_int, info: *mut libc::siginfo_t, _conte
 }
 
 /// Allocates nothing and takes no lock, since the thread may hold any.
-fn say(words: &LastWords, mut number: u32) {
+fn say(words: &RefusalMessage, mut number: u32) {
     let mut bytes = [0; FRAME_BYTES_MAX];
     let frame = &mut bytes[..words.frame.len()];
     frame.copy_from_slice(&words.frame);

@@ -34,7 +34,7 @@ pub use parse::{host_port, uplink, vnic};
 pub use vcpus::Vcpus;
 pub(crate) use vlans::{trunk as vlan_list, vid as vid_number};
 pub use vnic_form::{VnicForm, in_vnic_form};
-pub use words::{BackendChoice, BackendKind, HostAccess, Leads, LinkState, VnicMode};
+pub use words::{BackendChoice, BackendKind, HostAccess, LinkState, PeerKind, VnicMode};
 
 use std::path::{Path, PathBuf};
 
@@ -265,11 +265,11 @@ impl PortSpec {
     }
 
     /// The kind of peer, which decides about the ports that it may reach.
-    pub fn leads(&self) -> Leads {
+    pub fn leads(&self) -> PeerKind {
         match self.device() {
-            Some(DeviceBackend { uplink: true, transit: false, .. }) => Leads::Out,
-            Some(DeviceBackend { uplink: true, transit: true, .. }) => Leads::Through,
-            _ => Leads::Inside,
+            Some(DeviceBackend { uplink: true, transit: false, .. }) => PeerKind::Out,
+            Some(DeviceBackend { uplink: true, transit: true, .. }) => PeerKind::Through,
+            _ => PeerKind::Inside,
         }
     }
 
@@ -420,10 +420,10 @@ mod tests {
         assert_eq!(of("eth1").device_name(), "eth1");
         assert_eq!(of("out,device=eth1").device_name(), "eth1");
         assert_eq!((of("br0,tap=tap7").device_name(), of("br0,tap=tap7").kind()), ("tap7", BackendKind::Tap));
-        assert_eq!(of("eth1").leads(), Leads::Out);
-        assert_eq!(of("eth1,transit=true").leads(), Leads::Through);
-        assert_eq!(of("vm9,device=tap9,uplink=false").leads(), Leads::Inside);
-        assert_eq!(of("br0,tap=br0").leads(), Leads::Inside);
+        assert_eq!(of("eth1").leads(), PeerKind::Out);
+        assert_eq!(of("eth1,transit=true").leads(), PeerKind::Through);
+        assert_eq!(of("vm9,device=tap9,uplink=false").leads(), PeerKind::Inside);
+        assert_eq!(of("br0,tap=br0").leads(), PeerKind::Inside);
     }
 
     #[test]

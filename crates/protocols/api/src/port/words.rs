@@ -133,7 +133,7 @@ impl HostAccess {
 /// The kind of peer behind a port, which decides about the ports that it may reach.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Leads {
+pub enum PeerKind {
     /// A guest, or the host itself.
     #[default]
     Inside,
@@ -143,7 +143,7 @@ pub enum Leads {
     Through,
 }
 
-impl Leads {
+impl PeerKind {
     /// The module's value for it.
     pub fn kind(self) -> PortKind {
         match self {

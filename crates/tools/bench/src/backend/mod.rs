@@ -54,7 +54,7 @@ pub(crate) struct Backend {
     /// How it is configured, as it states it.
     pub(crate) settings: Vec<String>,
     kind: Running,
-    doors: Vec<Door>,
+    doors: Vec<AttachMode>,
 }
 
 #[derive(Debug)]
@@ -67,9 +67,9 @@ enum Running {
 
 /// How a guest attaches to a port.
 #[derive(Debug)]
-enum Door {
+enum AttachMode {
     /// The guest connects to this socket of the back end.
-    Knock(PathBuf),
+    Connect(PathBuf),
     /// The guest listens at this socket, and the back end connects.
     Wait(PathBuf),
     /// The back end is in this process.
@@ -103,7 +103,7 @@ impl Backend {
 
     fn resident(spec: &BackendSpec, kind: ResidentKind, setup: &Setup) -> Result<Self, BenchError> {
         let resident = Resident::start(kind, Some(setup.cores.switch))?;
-        let doors = (0..setup.ports).map(|_| Door::Inside).collect();
+        let doors = (0..setup.ports).map(|_| AttachMode::Inside).collect();
         let settings = vec![format!("{spec}: a thread of the bench, polling")];
         Ok(Self { name: spec.to_string(), settings, kind: Running::Resident(resident), doors })
     }
@@ -112,9 +112,9 @@ impl Backend {
     pub(crate) fn guests(&self, options: &GuestOptions) -> Result<Vec<BurstGuest>, BenchError> {
         // All sockets listen before the first wait: a back end retries each of them only at intervals.
         let sockets = self.doors.iter().map(|door| match door {
-            Door::Knock(path) => Ok(GuestSocket::Connect(path)),
-            Door::Wait(path) => outside::listen(path).map(GuestSocket::Accept),
-            Door::Inside => Ok(GuestSocket::Inside),
+            AttachMode::Connect(path) => Ok(GuestSocket::Connect(path)),
+            AttachMode::Wait(path) => outside::listen(path).map(GuestSocket::Accept),
+            AttachMode::Inside => Ok(GuestSocket::Inside),
         });
         let sockets = sockets.collect::<Result<Vec<_>, _>>()?;
         (0..).zip(sockets).map(|(port, socket)| self.enter(port, &socket, options.clone())).collect()
@@ -122,10 +122,10 @@ impl Backend {
 
     /// The sockets at which guests of other programs attach, and the side that listens.
     pub(crate) fn sockets(&self) -> Result<Vec<(PathBuf, SocketRole)>, BenchError> {
-        let socket = |door: &Door| match door {
-            Door::Knock(path) => Ok((path.clone(), SocketRole::Listen)),
-            Door::Wait(path) => Ok((path.clone(), SocketRole::Connect)),
-            Door::Inside => {
+        let socket = |door: &AttachMode| match door {
+            AttachMode::Connect(path) => Ok((path.clone(), SocketRole::Listen)),
+            AttachMode::Wait(path) => Ok((path.clone(), SocketRole::Connect)),
+            AttachMode::Inside => {
                 let why = "is a part of the bench and trusts its guests, so others cannot attach".to_owned();
                 Err(BenchError::Missing { name: self.name.clone(), why })
             }
@@ -212,9 +212,9 @@ impl Backend {
     }
 }
 
-fn door(path: &Path, role: SocketRole) -> Door {
+fn door(path: &Path, role: SocketRole) -> AttachMode {
     match role {
-        SocketRole::Listen => Door::Knock(path.to_owned()),
-        SocketRole::Connect => Door::Wait(path.to_owned()),
+        SocketRole::Listen => AttachMode::Connect(path.to_owned()),
+        SocketRole::Connect => AttachMode::Wait(path.to_owned()),
     }
 }

@@ -3,11 +3,11 @@
 //!
 //! ```text
 //!   guest --- socket --> control thread of port 0 --+                        +-- data thread, pinned
-//!   guest --- socket --> control thread of port 1 --+--> [ Floor: lanes ] <--+   0 -> 1, 1 -> 0, 2 -> 3, ...
+//!   guest --- socket --> control thread of port 1 --+--> [ LaneTable: lanes ] <--+   0 -> 1, 1 -> 0, 2 -> 3, ...
 //! ```
 
-mod attendant;
-mod floor;
+mod lane_table;
+mod session_thread;
 #[cfg(test)]
 mod tests;
 
@@ -20,8 +20,8 @@ use std::thread::JoinHandle;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use attendant::Attendant;
-use floor::{Exchange, Floor};
+use lane_table::{Exchange, LaneTable};
+use session_thread::SessionThread;
 
 use crate::workload::GUESTS_MAX;
 
@@ -37,8 +37,8 @@ pub(crate) enum ResidentKind {
 /// A polling back end in this process. Dropping it ends its sessions and threads.
 #[derive(Debug)]
 pub(crate) struct Resident {
-    floor: Arc<Floor>,
-    attendants: Mutex<HashMap<u16, Attendant>>,
+    lane_table: Arc<LaneTable>,
+    session_threads: Mutex<HashMap<u16, SessionThread>>,
     worker: Option<JoinHandle<()>>,
 }
 
@@ -48,13 +48,13 @@ impl Resident {
     /// # Errors
     /// The CPU does not exist, or the thread cannot be created.
     pub(crate) fn start(kind: ResidentKind, cpu: Option<usize>) -> io::Result<Self> {
-        let floor = Arc::new(Floor::default());
+        let lane_table = Arc::new(LaneTable::default());
         let (ready, pinned) = sync_channel(1);
-        let own = Arc::clone(&floor);
+        let own = Arc::clone(&lane_table);
         let worker = std::thread::Builder::new()
             .name("ceiling".to_owned())
             .spawn(move || work(&own, kind, cpu, &ready))?;
-        let resident = Self { floor, attendants: Mutex::default(), worker: Some(worker) };
+        let resident = Self { lane_table, session_threads: Mutex::default(), worker: Some(worker) };
         pinned.recv().map_err(|_| io::Error::other("the ceiling's data thread ended at once"))??;
         Ok(resident)
     }
@@ -68,19 +68,19 @@ impl Resident {
             let text = format!("a ceiling has ports 0 to {}, not {port}", GUESTS_MAX - 1);
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let mut attendants = self.attendants.lock().unwrap_or_else(PoisonError::into_inner);
-        drop(attendants.remove(&port));
-        let attendant = Attendant::start(port, socket, Arc::clone(&self.floor))?;
-        attendants.insert(port, attendant);
+        let mut session_threads = self.session_threads.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(session_threads.remove(&port));
+        let session_thread = SessionThread::start(port, socket, Arc::clone(&self.lane_table))?;
+        session_threads.insert(port, session_thread);
         Ok(())
     }
 
     /// Starts or stops polling; a stopped data thread sleeps and uses no CPU. Returns once the change is in effect.
     pub(crate) fn set_running(&self, running: bool) {
-        self.floor.set_running(running);
+        self.lane_table.set_running(running);
         // A thread that ended early has panicked: its guests will notice.
         let ended = || self.worker.as_ref().is_none_or(JoinHandle::is_finished);
-        while self.floor.is_polling() != running && !ended() {
+        while self.lane_table.is_polling() != running && !ended() {
             std::thread::yield_now();
         }
     }
@@ -88,15 +88,15 @@ impl Resident {
     /// Why the guest on `port` is not served, if it asked for a feature that a ceiling lacks or broke the rules of a
     /// ring.
     pub(crate) fn fault(&self, port: u16) -> Option<String> {
-        self.floor.fault(port)
+        self.lane_table.fault(port)
     }
 }
 
 impl Drop for Resident {
     fn drop(&mut self) {
-        // Sessions first: they stop their rings, which needs the floor.
-        self.attendants.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
-        self.floor.end();
+        // Sessions first: they stop their rings, which needs the lane table.
+        self.session_threads.get_mut().unwrap_or_else(PoisonError::into_inner).clear();
+        self.lane_table.end();
         if let Some(worker) = self.worker.take() {
             let _ = worker.join(); // a panic was reported already
         }
@@ -104,12 +104,12 @@ impl Drop for Resident {
 }
 
 /// The data thread.
-fn work(floor: &Floor, kind: ResidentKind, cpu: Option<usize>, ready: &SyncSender<io::Result<()>>) {
+fn work(lane_table: &LaneTable, kind: ResidentKind, cpu: Option<usize>, ready: &SyncSender<io::Result<()>>) {
     let pinned = cpu.map_or(Ok(()), pin);
     let failed = pinned.is_err();
     let _ = ready.send(pinned); // `start` waits for it
     if !failed {
-        floor.work(&mut Exchange::new(kind));
+        lane_table.work(&mut Exchange::new(kind));
     }
 }
 

@@ -8,7 +8,7 @@ use lasthop_frontend::{Guest, GuestError, GuestOptions};
 use lasthop_vhost::features;
 use lasthop_wire::vnet::Offload;
 
-use super::floor::RingId;
+use super::lane_table::RingId;
 use super::{Resident, ResidentKind};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -173,12 +173,12 @@ fn nothing_moves_unless_it_runs() {
     let resident = Resident::start(ResidentKind::Limit, Some(0)).unwrap();
     let [mut left, mut right] = guests(&resident);
     for number in 0..20 {
-        assert!(!resident.floor.is_polling());
+        assert!(!resident.lane_table.is_polling());
         send(&mut left, &frame(number, 100));
         assert!(!right.wait(Some(Duration::from_millis(5))).unwrap(), "moved while it was to rest");
         assert_eq!(left.in_flight(0).unwrap(), 1);
         resident.set_running(true);
-        assert!(resident.floor.is_polling());
+        assert!(resident.lane_table.is_polling());
         assert_eq!(receive(&mut right), frame(number, 100));
         give_back_all(&mut left);
         resident.set_running(false);
@@ -244,10 +244,10 @@ fn a_disabled_ring_waits() {
     resident.set_running(true);
     let [mut left, mut right] = guests(&resident);
     let ring = RingId { port: 1, transmits: false };
-    resident.floor.with(|rings| rings.set_enabled(ring, false));
+    resident.lane_table.with(|rings| rings.set_enabled(ring, false));
     send(&mut left, &frame(1, 64));
     assert!(!right.wait(Some(Duration::from_millis(20))).unwrap());
-    resident.floor.with(|rings| rings.set_enabled(ring, true));
+    resident.lane_table.with(|rings| rings.set_enabled(ring, true));
     assert_eq!(receive(&mut right), frame(1, 64));
 }
 
@@ -257,10 +257,10 @@ fn nothing_is_left_running() {
         let resident = Resident::start(ResidentKind::Null, None).unwrap();
         resident.set_running(running);
         let guests = guests(&resident);
-        let floor = Arc::downgrade(&resident.floor);
-        assert_eq!(floor.strong_count(), 4, "the handle, the data thread, two sessions");
+        let lane_table = Arc::downgrade(&resident.lane_table);
+        assert_eq!(lane_table.strong_count(), 4, "the handle, the data thread, two sessions");
         drop(resident);
-        assert_eq!(floor.strong_count(), 0, "each thread held the floor");
+        assert_eq!(lane_table.strong_count(), 0, "each thread held the lane table");
         for mut guest in guests {
             assert!(matches!(guest.wait(Some(PATIENCE)), Err(GuestError::HungUp)));
         }

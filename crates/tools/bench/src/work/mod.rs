@@ -2,9 +2,9 @@
 
 mod first_packets;
 mod frames;
+mod guest_group;
 mod round_trip;
-mod station;
 mod traffic;
 
-pub(crate) use station::{Done, FIRST_FRAME_SECONDS_MAX, Station};
+pub(crate) use guest_group::{Done, FIRST_FRAME_SECONDS_MAX, GuestGroup};
 pub(crate) use traffic::Tally;

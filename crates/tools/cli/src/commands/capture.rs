@@ -17,7 +17,7 @@ use serde_json::json;
 
 use crate::blocks::Blocks;
 use crate::output::print_json;
-use lasthop_api::capture::{CaptureSpec, Sighting};
+use lasthop_api::capture::{CaptureEvent, CaptureSpec};
 use lasthop_api::port::Name;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::signals::Signals;
@@ -42,7 +42,7 @@ pub(super) struct CaptureArgs {
     all: bool,
     /// Events to capture, as seen by the switch [default: in,out,drop]
     #[arg(short = 'Q', long, value_enum, value_delimiter = ',', value_name = "LIST")]
-    direction: Vec<Sighting>,
+    direction: Vec<CaptureEvent>,
     /// Write pcapng to this file; - is standard output, which may be a pipe but no terminal [default: -]
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,

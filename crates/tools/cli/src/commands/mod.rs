@@ -11,11 +11,11 @@ mod explain;
 mod flow;
 mod generate;
 mod ovs;
-mod paste;
 mod pattern;
 mod port;
 mod profile;
 mod run;
+mod vmm_format;
 mod watch;
 
 use std::ffi::OsString;

@@ -15,8 +15,8 @@ use lasthop_runtime::fault::Fault;
 
 use super::ask::{ApiRequest, is_one};
 use super::client::ask;
-use super::paste::Paste;
 use super::pattern::Pattern;
+use super::vmm_format::VmmFormat;
 
 /// A port in the form of `lasthop port` or `lasthop vnic`.
 pub(super) trait FormOfPort:
@@ -84,7 +84,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         #[arg(required = true)]
         names: Vec<Pattern>,
         #[command(flatten)]
-        paste: Paste,
+        paste: VmmFormat,
     },
 }
 
@@ -211,7 +211,7 @@ impl ApiRequest {
     }
 
     /// The text for a VMM.
-    fn paste(&self, answers: &[Value], is_one: bool, paste: &Paste) -> Result<ExitCode, Fault> {
+    fn paste(&self, answers: &[Value], is_one: bool, paste: &VmmFormat) -> Result<ExitCode, Fault> {
         let ports = answers.iter().map(read).collect::<Result<Vec<PortStatus>, Fault>>()?;
         self.show_for_vmm(&ports, is_one, paste)
     }

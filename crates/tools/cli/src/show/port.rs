@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lasthop_api::port::Leads;
+use lasthop_api::port::PeerKind;
 use lasthop_api::port::change::{Change, When};
 use lasthop_api::report::{DeviceStatus, DriverFacts, PortStatus, PortStatusList, SetReport};
 use lasthop_device::FrameCount;
@@ -197,11 +197,11 @@ fn kind(port: &PortStatus) -> &'static str {
         return if tap.is_some() { "internal" } else { "asked for" };
     }
     match (port.settings.leads(), tap.map(|tap| tap.address.is_empty())) {
-        (Leads::Out, _) => "uplink",
-        (Leads::Through, _) => "transit uplink",
-        (Leads::Inside, Some(false)) => "host port",
-        (Leads::Inside, Some(true)) => "tap",
-        (Leads::Inside, None) => "guest's device",
+        (PeerKind::Out, _) => "uplink",
+        (PeerKind::Through, _) => "transit uplink",
+        (PeerKind::Inside, Some(false)) => "host port",
+        (PeerKind::Inside, Some(true)) => "tap",
+        (PeerKind::Inside, None) => "guest's device",
     }
 }
 

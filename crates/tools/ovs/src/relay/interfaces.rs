@@ -6,7 +6,7 @@ use log::warn;
 use serde_json::{Map, Value, json};
 
 use super::value::{Texts, apply, difference, map, texts};
-use super::wish::{TYPES, Wish};
+use super::wanted_interface::{TYPES, WantedInterface};
 
 /// A datapath has no more ports. Rows beyond it pass unchanged, and ovs-vswitchd refuses their types.
 const INTERFACES_MAX: usize = 65_535;
@@ -27,7 +27,7 @@ pub(super) trait Vnics {
     /// The whole table follows.
     fn begin(&mut self);
     /// An interface wants a vnic of these settings, in the place of an earlier wish of the same name.
-    fn want(&mut self, wish: &Wish) -> Result<(), Reason>;
+    fn want(&mut self, wish: &WantedInterface) -> Result<(), Reason>;
     /// The interface of this name wants no vnic any more.
     fn release(&mut self, name: &str);
     /// The whole table has come.
@@ -67,7 +67,7 @@ impl Interface {
         if !self.is_ours() {
             return;
         }
-        let wish = Wish {
+        let wish = WantedInterface {
             name: self.name.clone(),
             kind: self.kind.clone(),
             options: self.options.clone(),

@@ -16,7 +16,7 @@ mod interfaces;
 mod translation;
 mod value;
 mod vnics;
-mod wish;
+mod wanted_interface;
 
 use std::fs::Permissions;
 use std::io::{ErrorKind, Read};
@@ -35,7 +35,7 @@ use lasthop_runtime::signals::Signals;
 use translation::Translation;
 pub use vnics::Ask;
 use vnics::{Guests, Settings};
-use wish::Directories;
+use wanted_interface::Directories;
 
 /// Pause between two tries to reach the switch.
 const LOOK: Duration = Duration::from_secs(1);
@@ -106,8 +106,8 @@ pub fn serve(
     info!("relays {} to ovs-vswitchd at {}", database.display(), listen.display());
     while !signals.came() {
         let deadline = relay.guests.due().into_iter().chain(relay.look_at).min();
-        for happening in relay.poller.wait(deadline)? {
-            match happening.source {
+        for event in relay.poller.wait(deadline)? {
+            match event.source {
                 LISTENER => relay.accept(&listener),
                 SWITCH => relay.hear(),
                 DAEMON | SERVER => relay.carry(),

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::interfaces::{Interfaces, Vnics};
 use super::value::{elements, texts, with, without};
-use super::wish::TYPES;
+use super::wanted_interface::TYPES;
 
 /// The database, and the table of the same name.
 const DATABASE: &str = "Open_vSwitch";

@@ -8,7 +8,7 @@ use log::{info, warn};
 use serde_json::{Value, json};
 
 use super::interfaces::{Reason, Vnics};
-use super::wish::{Directories, Mode, Vnic, Wish};
+use super::wanted_interface::{Directories, Mode, Vnic, WantedInterface};
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// As many as a switch has ports. A client of the database that adds more costs nothing but rows.
@@ -207,7 +207,7 @@ impl Vnics for Guests<'_> {
         self.late.clear();
     }
 
-    fn want(&mut self, wish: &Wish) -> Result<(), Reason> {
+    fn want(&mut self, wish: &WantedInterface) -> Result<(), Reason> {
         let vnic = self.settings.directories.vnic(wish);
         let vnic = vnic.and_then(|vnic| match self.wanted.len() {
             WANTED_MAX if !self.wanted.contains_key(&wish.name) => {

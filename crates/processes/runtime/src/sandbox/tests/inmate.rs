@@ -29,7 +29,7 @@ const ROLE: &str = "LASTHOP_INMATE_ROLE";
 
 /// The message of a process that made a forbidden call.
 #[derive(Debug, Serialize, Deserialize)]
-enum LastWords {
+enum RefusalMessage {
     Forbidden(ForbiddenCall),
 }
 
@@ -92,10 +92,10 @@ impl Attempt {
 }
 
 fn last_words(ours: UnixStream) -> Option<String> {
-    let mut channel: Channel<(), LastWords> = Channel::new(ours.into()).expect("a channel");
+    let mut channel: Channel<(), RefusalMessage> = Channel::new(ours.into()).expect("a channel");
     channel.receive().expect("received");
     match channel.take() {
-        Some((LastWords::Forbidden(call), _)) => {
+        Some((RefusalMessage::Forbidden(call), _)) => {
             crate::sandbox::name_of(call.number.into()).map(str::to_owned)
         }
         other => panic!("last words: {other:?}"),
@@ -132,7 +132,8 @@ fn confine() {
     let is_driver = std::env::var(ROLE).is_ok_and(|role| role == "Driver");
     let role = if is_driver { ProcessRole::Driver } else { ProcessRole::Switch };
     let stdin = std::io::stdin();
-    let layers = enter(role, SandboxMode::Auto, &KeptFds { channel: stdin.as_fd() }, LastWords::Forbidden);
+    let layers =
+        enter(role, SandboxMode::Auto, &KeptFds { channel: stdin.as_fd() }, RefusalMessage::Forbidden);
     let layers = layers.expect("nothing is required");
     assert!(layers.iter().any(|layer: &Layer| layer.on && layer.name == "system calls"), "{layers:?}");
 }

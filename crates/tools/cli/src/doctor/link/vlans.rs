@@ -3,7 +3,7 @@
 use lasthop_module_api::Vid;
 
 use crate::doctor::finding::Verdict;
-use lasthop_ovs::{Bridges, Surroundings};
+use lasthop_ovs::{Bridges, PortNeighbours};
 
 use super::{Case, Neighbour};
 
@@ -53,7 +53,7 @@ pub(super) fn alone(case: &Case<'_>) -> Option<Verdict> {
 
 /// An access port of Open vSwitch whose VLAN no other port of its bridge carries. Flows other than NORMAL may ignore VLANs.
 fn alone_in_bridge(name: &str, bridges: &Bridges) -> Option<Verdict> {
-    let Surroundings { bridge, port, others } = bridges.around(name)?;
+    let PortNeighbours { bridge, port, others } = bridges.around(name)?;
     let vid = port.access?;
     let neighbours = || others.iter().map(|other| Neighbour::from(*other));
     if neighbours().any(|other| carries(&other, vid)) {

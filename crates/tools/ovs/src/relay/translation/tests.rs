@@ -4,13 +4,13 @@ use proptest::prelude::*;
 
 use super::super::interfaces::Reason;
 use super::super::value::{Texts, apply, map};
-use super::super::wish::Wish;
+use super::super::wanted_interface::WantedInterface;
 use super::*;
 
 /// Vnics without a switch: names that begin with `late` come later, those with `no` never.
 #[derive(Debug, Default)]
 struct Wishes {
-    told: BTreeMap<String, Wish>,
+    told: BTreeMap<String, WantedInterface>,
     asked: usize,
 }
 
@@ -19,7 +19,7 @@ impl Vnics for Wishes {
         self.told.clear();
     }
 
-    fn want(&mut self, wish: &Wish) -> Result<(), Reason> {
+    fn want(&mut self, wish: &WantedInterface) -> Result<(), Reason> {
         self.asked += 1;
         self.told.insert(wish.name.clone(), wish.clone());
         let is_final = wish.name.starts_with("no");

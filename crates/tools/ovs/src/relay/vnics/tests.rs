@@ -1,7 +1,7 @@
 use std::cell::RefCell;
 
 use super::super::value::Texts;
-use super::super::wish::TYPES;
+use super::super::wanted_interface::TYPES;
 use super::*;
 
 /// A switch that keeps ports in memory.
@@ -65,15 +65,15 @@ impl Rig {
         test(Guests::new(&ask, settings, self.dir.path().join("record")));
     }
 
-    fn client(&self, name: &str, socket: &str) -> Wish {
+    fn client(&self, name: &str, socket: &str) -> WantedInterface {
         let path = self.dir.path().join(socket).display().to_string();
         let options: Texts = [("vhost-server-path".to_owned(), path)].into();
-        Wish { name: name.into(), kind: TYPES[1].into(), options, socket_dir: None }
+        WantedInterface { name: name.into(), kind: TYPES[1].into(), options, socket_dir: None }
     }
 }
 
-fn server(name: &str) -> Wish {
-    Wish { name: name.into(), kind: TYPES[0].into(), options: Texts::new(), socket_dir: None }
+fn server(name: &str) -> WantedInterface {
+    WantedInterface { name: name.into(), kind: TYPES[0].into(), options: Texts::new(), socket_dir: None }
 }
 
 fn later() -> Instant {

@@ -27,13 +27,13 @@ pub(crate) struct Done {
 
 /// The guests of one back end.
 #[derive(Debug)]
-pub(crate) struct Station {
+pub(crate) struct GuestGroup {
     guests: Vec<BurstGuest>,
     /// The next flow that is unused.
     new_flow: u32,
 }
 
-impl Station {
+impl GuestGroup {
     pub(crate) fn new(guests: Vec<BurstGuest>) -> Self {
         Self { guests, new_flow: 0 }
     }

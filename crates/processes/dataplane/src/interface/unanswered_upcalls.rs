@@ -33,7 +33,7 @@ pub(super) enum Traffic {
 pub(super) type AskingPort = (i32, u32);
 
 /// A client, and which upcalls for it.
-pub(super) type Audience = (PeerId, Traffic);
+pub(super) type UpcallClass = (PeerId, Traffic);
 
 #[derive(Clone, Copy, Debug)]
 struct Open {
@@ -46,7 +46,7 @@ struct Open {
 
 /// Upcalls to the embedded controller that it has not answered.
 #[derive(Debug, Default)]
-pub(super) struct ToAnswer {
+pub(super) struct UnansweredUpcalls {
     open: Vec<Open>,
     /// How many of them are of busy lines.
     busy: usize,
@@ -58,7 +58,7 @@ pub(super) struct ToAnswer {
     time: BusyTime,
 }
 
-impl ToAnswer {
+impl UnansweredUpcalls {
     pub(super) fn asked(&mut self, hash: Option<u64>, (port, traffic): (AskingPort, Traffic), now: Instant) {
         self.pass(now);
         let [last, _] = self.recent;
@@ -140,7 +140,7 @@ mod tests {
     const READER: Reader = Reader { client: PeerId(1), is_busy: false, taken: 0, heard: 0 };
 
     /// Asks for a port until there is no room; returns the number of upcalls.
-    fn fill(to_answer: &mut ToAnswer, port: u32, traffic: Traffic, now: Instant) -> usize {
+    fn fill(to_answer: &mut UnansweredUpcalls, port: u32, traffic: Traffic, now: Instant) -> usize {
         let before = to_answer.open.len();
         while !to_answer.of(READER, traffic, now).is_busy {
             to_answer.asked(Some(port.into()), ((1, port), traffic), now);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_controller_has_as_many_upcalls_at_once_as_it_answers_soon() {
-        let (mut to_answer, now) = (ToAnswer::default(), Instant::now());
+        let (mut to_answer, now) = (UnansweredUpcalls::default(), Instant::now());
         assert_eq!(fill(&mut to_answer, 1, Traffic::Busy, now), TO_ANSWER_MAX, "a port that is alone");
         to_answer.answered(1, now);
         let after = to_answer.of(READER, Traffic::Busy, now);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn an_upcall_that_is_never_answered_takes_no_room_for_long() {
-        let (mut to_answer, now) = (ToAnswer::default(), Instant::now());
+        let (mut to_answer, now) = (UnansweredUpcalls::default(), Instant::now());
         fill(&mut to_answer, 1, Traffic::Busy, now);
         to_answer.answered(77, now + ANSWER_WAIT_MAX - MS);
         assert!(
@@ -178,7 +178,7 @@ mod tests {
 
     #[test]
     fn while_several_ports_ask_the_busy_ones_have_few_at_once_and_leave_room_for_others() {
-        let (mut to_answer, now) = (ToAnswer::default(), Instant::now());
+        let (mut to_answer, now) = (UnansweredUpcalls::default(), Instant::now());
         to_answer.asked(Some(1), ((1, 1), Traffic::Busy), now);
         to_answer.asked(Some(2), ((1, 2), Traffic::Busy), now);
         assert_eq!(fill(&mut to_answer, 3, Traffic::Busy, now), BUSY_TO_ANSWER_MAX - 2);
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_port_with_many_upcalls_to_be_answered_is_busy_though_its_line_is_empty() {
-        let (mut to_answer, now, port) = (ToAnswer::default(), Instant::now(), (1, 7));
+        let (mut to_answer, now, port) = (UnansweredUpcalls::default(), Instant::now(), (1, 7));
         for _ in 0..UPCALLS_SPARSE {
             assert_eq!(to_answer.traffic(port, true), Traffic::Sparse);
             to_answer.asked(Some(7), (port, Traffic::Sparse), now);
@@ -201,7 +201,12 @@ mod tests {
     }
 
     /// Upcalls of busy ports that are answered within `duration`, if each batch takes a millisecond.
-    fn answered_within(to_answer: &mut ToAnswer, ports: &[u32], start: Instant, duration: Duration) -> usize {
+    fn answered_within(
+        to_answer: &mut UnansweredUpcalls,
+        ports: &[u32],
+        start: Instant,
+        duration: Duration,
+    ) -> usize {
         let (mut now, mut count) = (start, 0);
         while now < start + duration {
             let mut asked = Vec::new();
@@ -221,7 +226,7 @@ mod tests {
 
     #[test]
     fn busy_ports_take_their_share_of_the_time_together_and_a_port_alone_all_of_it() {
-        let (mut to_answer, start) = (ToAnswer::default(), Instant::now());
+        let (mut to_answer, start) = (UnansweredUpcalls::default(), Instant::now());
         let alone = answered_within(&mut to_answer, &[1], start, 1000 * MS);
         assert_eq!(alone, 1000 * TO_ANSWER_MAX, "it has all of it");
         let later = start + 2000 * MS;
@@ -235,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_sparse_port_is_asked_for_while_busy_ones_rest() {
-        let (mut to_answer, start) = (ToAnswer::default(), Instant::now());
+        let (mut to_answer, start) = (UnansweredUpcalls::default(), Instant::now());
         // Longer than a burst, and not answered meanwhile.
         to_answer.asked(Some(1), ((1, 1), Traffic::Busy), start);
         to_answer.asked(Some(2), ((1, 2), Traffic::Busy), start);

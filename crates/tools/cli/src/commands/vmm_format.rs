@@ -15,7 +15,7 @@ use super::ask::ApiRequest;
 
 /// The VMM for which the port is shown; none for users.
 #[derive(Debug, Args)]
-pub(super) struct Paste {
+pub(super) struct VmmFormat {
     /// Arguments for QEMU
     #[arg(long, group = "vmm")]
     qemu: bool,
@@ -39,7 +39,7 @@ impl ApiRequest {
         &self,
         ports: &[PortStatus],
         is_one: bool,
-        paste: &Paste,
+        paste: &VmmFormat,
     ) -> Result<ExitCode, Fault> {
         let pasted = ports.iter().map(|port| pasted(port, paste)).collect::<Result<Vec<_>, Fault>>()?;
         if !self.json {
@@ -60,14 +60,14 @@ impl ApiRequest {
     }
 }
 
-impl Paste {
+impl VmmFormat {
     pub(super) fn is_for_vmm(&self) -> bool {
         self.qemu || self.libvirt || self.cloud_hypervisor || self.testpmd
     }
 }
 
 /// The name of the text, the text, and a hint about it.
-fn pasted(port: &PortStatus, paste: &Paste) -> Result<(&'static str, String, Option<String>), Fault> {
+fn pasted(port: &PortStatus, paste: &VmmFormat) -> Result<(&'static str, String, Option<String>), Fault> {
     let tcg = paste.tcg;
     let over_device = || {
         Fault::params(format!(
@@ -77,9 +77,11 @@ fn pasted(port: &PortStatus, paste: &Paste) -> Result<(&'static str, String, Opt
     };
     let guest = &port.attachment().ok_or_else(over_device)?;
     Ok(match paste {
-        Paste { qemu: true, .. } => ("qemu", show::qemu(guest, tcg), Some(show::qemu_hint(guest, tcg))),
-        Paste { libvirt: true, .. } => ("libvirt", show::libvirt(guest, tcg), show::libvirt_hint(guest, tcg)),
-        Paste { cloud_hypervisor: true, .. } => {
+        VmmFormat { qemu: true, .. } => ("qemu", show::qemu(guest, tcg), Some(show::qemu_hint(guest, tcg))),
+        VmmFormat { libvirt: true, .. } => {
+            ("libvirt", show::libvirt(guest, tcg), show::libvirt_hint(guest, tcg))
+        }
+        VmmFormat { cloud_hypervisor: true, .. } => {
             let hint = show::cloud_hypervisor_hint(guest);
             ("cloud-hypervisor", show::cloud_hypervisor(guest), Some(hint.to_owned()))
         }

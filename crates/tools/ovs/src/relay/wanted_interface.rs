@@ -13,7 +13,7 @@ const NAME_BYTES_MAX: usize = 15;
 
 /// An interface of one of the types.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Wish {
+pub(super) struct WantedInterface {
     pub(super) name: String,
     pub(super) kind: String,
     pub(super) options: Texts,
@@ -50,7 +50,7 @@ pub(super) struct Directories {
 
 impl Directories {
     /// The vnic that an interface asks for, or a sentence for the interface's column `error`.
-    pub(super) fn vnic(&self, wish: &Wish) -> Result<Vnic, String> {
+    pub(super) fn vnic(&self, wish: &WantedInterface) -> Result<Vnic, String> {
         let name = &wish.name;
         if name.len() > NAME_BYTES_MAX {
             return Err(format!(
@@ -71,7 +71,7 @@ impl Directories {
         Ok(Vnic { name: name.clone(), mode, socket: self.allowed(&socket)? })
     }
 
-    fn listening(&self, wish: &Wish) -> Result<PathBuf, String> {
+    fn listening(&self, wish: &WantedInterface) -> Result<PathBuf, String> {
         let below = wish.socket_dir.as_deref().unwrap_or("");
         if Path::new(below).components().any(|part| part == Component::ParentDir) {
             return Err(format!(
@@ -110,9 +110,14 @@ mod tests {
 
     use super::*;
 
-    fn wish(kind: &str, name: &str, path: Option<&Path>) -> Wish {
+    fn wish(kind: &str, name: &str, path: Option<&Path>) -> WantedInterface {
         let option = path.map(|path| ("vhost-server-path".to_owned(), path.display().to_string()));
-        Wish { name: name.into(), kind: kind.into(), options: option.into_iter().collect(), socket_dir: None }
+        WantedInterface {
+            name: name.into(),
+            kind: kind.into(),
+            options: option.into_iter().collect(),
+            socket_dir: None,
+        }
     }
 
     #[test]
@@ -148,7 +153,7 @@ mod tests {
     #[test]
     fn wishes_that_cannot_be_met_are_told_with_the_remedy() {
         let directories = Directories { run: PathBuf::from("/"), others: Vec::new() };
-        let told = |wish: &Wish| directories.vnic(wish).expect_err("impossible");
+        let told = |wish: &WantedInterface| directories.vnic(wish).expect_err("impossible");
         assert!(told(&wish(TYPES[0], "a234567890123456", None)).contains("15 bytes"));
         assert!(told(&wish(TYPES[0], "a/b", None)).contains("slash"));
         assert!(told(&wish(TYPES[1], "a", None)).contains("vhost-server-path is missing"));

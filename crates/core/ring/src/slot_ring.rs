@@ -17,7 +17,7 @@ use crate::{BufferAccess, DESC_WRITE, Descriptor, DriverRingError, RingMemory, a
 ///   slot          = position modulo the ring's size
 /// ```
 #[derive(Debug)]
-pub struct Carousel {
+pub struct SlotRing {
     memory: RingMemory,
     /// Position of the oldest slot that the device has.
     tail: u16,
@@ -46,7 +46,7 @@ pub struct Returned {
     pub len: u32,
 }
 
-impl Carousel {
+impl SlotRing {
     /// Uses the ring of a [`DriverRing`](crate::DriverRing) that began at `position` and added no chain; that one must
     /// not be used any more. The device may be running. Slot `i` is `slot_bytes` at guest address `first_addr + i *
     /// stride_bytes`.
@@ -250,7 +250,7 @@ mod tests {
 
     const ENTRIES: u32 = 8;
 
-    fn pair(position: u16) -> (Carousel, DeviceRing) {
+    fn pair(position: u16) -> (SlotRing, DeviceRing) {
         let mapping = Arc::new(Mapping::anonymous(16384).unwrap());
         let map = MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap();
         let memory = || {
@@ -258,7 +258,7 @@ mod tests {
             RingMemory::new(&map, ENTRIES, addresses).unwrap()
         };
         let _fresh = DriverRing::starting_at(memory(), true, position);
-        let driver = Carousel::new(memory(), true, position, BufferAccess::Readable, (1000, 64, 60));
+        let driver = SlotRing::new(memory(), true, position, BufferAccess::Readable, (1000, 64, 60));
         (driver, DeviceRing::new(memory(), position, true))
     }
 
@@ -300,7 +300,7 @@ mod tests {
         assert!(driver.publish());
         assert_eq!(heads(&device), [6, 7, 0, 1, 2, 3, 4, 5]);
         device.take(8);
-        let mut come_back = |driver: &mut Carousel, head: u16| {
+        let mut come_back = |driver: &mut SlotRing, head: u16| {
             device.complete(head, 0);
             device.publish();
             assert_eq!(driver.pending().unwrap(), 1);
@@ -340,7 +340,7 @@ mod tests {
         let (mut driver, mut device) = pair(0);
         driver.give_all();
         assert!(driver.publish());
-        let mut complete = |driver: &mut Carousel, head| {
+        let mut complete = |driver: &mut SlotRing, head| {
             device.complete(head, 0);
             device.publish();
             let signal = device.needs_signal();

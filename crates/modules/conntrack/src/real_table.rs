@@ -23,12 +23,12 @@ pub(crate) struct Copied {
 
 /// The real table, for the writer of a small one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Beneath<'a> {
+pub(crate) struct RealTable<'a> {
     pub(crate) shared: &'a Shared,
     pub(crate) copied: &'a RefCell<Vec<Copied>>,
 }
 
-impl Beneath<'_> {
+impl RealTable<'_> {
     /// The connection that has this tuple in the real table. No lock is taken.
     pub(crate) fn find(self, tuple: &CtTuple, now_ms: u64) -> Option<(CtId, Connection)> {
         let (shared, words) = (self.shared, tuple.words());

@@ -12,7 +12,7 @@ use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, Session};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::floor::{Floor, RingId};
+use super::lane_table::{LaneTable, RingId};
 
 /// The features that a guest may use. Offload metadata is passed on unchanged; a frame takes one buffer; no indirect
 /// descriptors.
@@ -20,16 +20,16 @@ const FEATURES: u64 = VERSION_1 | MRG_RXBUF | EVENT_IDX | CSUM | GUEST_CSUM | HO
 
 /// A front end's session and its thread. Dropping it ends both.
 #[derive(Debug)]
-pub(super) struct Attendant {
+pub(super) struct SessionThread {
     /// Another handle of the session's socket, to end the session.
     socket: UnixStream,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Attendant {
-    pub(super) fn start(port: u16, socket: UnixStream, floor: Arc<Floor>) -> io::Result<Self> {
+impl SessionThread {
+    pub(super) fn start(port: u16, socket: UnixStream, lane_table: Arc<LaneTable>) -> io::Result<Self> {
         let own = socket.try_clone()?;
-        let device = Port { port, floor, features: 0, map: Arc::default() };
+        let device = Port { port, lane_table, features: 0, map: Arc::default() };
         let session = Session::new(socket.into(), device)?;
         let name = format!("ceiling-port{port}");
         let thread = std::thread::Builder::new().name(name).spawn(move || serve(session))?;
@@ -37,7 +37,7 @@ impl Attendant {
     }
 }
 
-impl Drop for Attendant {
+impl Drop for SessionThread {
     fn drop(&mut self) {
         let _ = self.socket.shutdown(Shutdown::Both); // may be shut down already
         if let Some(thread) = self.thread.take() {
@@ -61,7 +61,7 @@ fn serve(mut session: Session<Port>) {
 /// The rings that a session drives.
 struct Port {
     port: u16,
-    floor: Arc<Floor>,
+    lane_table: Arc<LaneTable>,
     features: u64,
     map: Arc<MemoryMap>,
 }
@@ -97,9 +97,9 @@ impl Device for Port {
         let ring = self.ring(index);
         let RingStart { ring: device_ring, call, enabled, .. } = start;
         match self.end(device_ring, enabled) {
-            Ok(end) => self.floor.with(|rings| rings.start(ring, end, call)),
+            Ok(end) => self.lane_table.with(|rings| rings.start(ring, end, call)),
             Err(why) => {
-                self.floor.with(|rings| rings.refuse(ring.port, why.clone()));
+                self.lane_table.with(|rings| rings.refuse(ring.port, why.clone()));
                 return Err(why);
             }
         }
@@ -108,17 +108,17 @@ impl Device for Port {
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
         let ring = self.ring(index);
-        self.floor.with(|rings| rings.stop(ring))
+        self.lane_table.with(|rings| rings.stop(ring))
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
         let ring = self.ring(index);
-        self.floor.with(|rings| rings.set_enabled(ring, enabled));
+        self.lane_table.with(|rings| rings.set_enabled(ring, enabled));
     }
 
     fn set_ring_call(&mut self, index: u16, call: Option<ForeignFd>) {
         let ring = self.ring(index);
-        self.floor.with(|rings| rings.set_call(ring, call));
+        self.lane_table.with(|rings| rings.set_call(ring, call));
     }
 
     fn set_mtu(&mut self, _mtu: u16) {}

@@ -29,7 +29,7 @@ fn note(text: impl Into<String>) -> ExplainStep {
 }
 
 /// The steps so far.
-pub(super) struct Story<'a> {
+pub(super) struct StepList<'a> {
     pub(super) steps: Vec<ExplainStep>,
     /// Keys of all passes.
     pub(super) passes: Vec<FlowKey>,
@@ -41,7 +41,7 @@ pub(super) struct Story<'a> {
     is_suspended: bool,
 }
 
-impl<'a> Story<'a> {
+impl<'a> StepList<'a> {
     pub(super) fn new(
         names: &'a BTreeMap<u32, String>,
         port_name: &'a dyn Fn(PortId) -> String,

@@ -129,7 +129,7 @@ impl Rings {
 
 /// Owns the rings: the data thread holds the lock while it polls, and yields to others that ask for it.
 #[derive(Debug, Default)]
-pub(super) struct Floor {
+pub(super) struct LaneTable {
     rings: Mutex<Rings>,
     /// Number of threads that want the lock; the data thread waits for them, as it would win every race for it.
     asking: AtomicU32,
@@ -138,7 +138,7 @@ pub(super) struct Floor {
     polling: AtomicBool,
 }
 
-impl Floor {
+impl LaneTable {
     fn lock(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -14,7 +14,7 @@ use lasthop_api::orders::{Report, WantedDevice, WantedKind};
 
 /// Requested ports, and reports for the supervisor.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
+pub(super) struct PortRequests {
     /// By name: the reason of a refusal, once it is known. There are as many as waiting clients.
     asked: BTreeMap<String, Option<Refusal>>,
     reports: Vec<Report>,
@@ -22,7 +22,7 @@ pub(super) struct Wishes {
     leaving: BTreeSet<String>,
 }
 
-impl Wishes {
+impl PortRequests {
     /// Requests a missing port, possibly again.
     ///
     /// # Errors
@@ -130,56 +130,56 @@ mod tests {
         options: None,
     };
 
-    fn told(wishes: &mut Wishes) -> Vec<String> {
+    fn told(port_requests: &mut PortRequests) -> Vec<String> {
         let told = |report| match report {
             Report::Wanted(wanted) => format!("{} for {}", wanted.name, wanted.switch),
             Report::Released { name } => format!("not {name}"),
             _ => "?".to_owned(),
         };
-        wishes.take_reports().into_iter().map(told).collect()
+        port_requests.take_reports().into_iter().map(told).collect()
     }
 
     #[test]
     fn the_supervisor_is_asked_once() {
-        let mut wishes = Wishes::default();
+        let mut port_requests = PortRequests::default();
         for _ in 0..3 {
-            assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
+            assert_eq!(port_requests.want(WANTED), Ok(Readiness::NotYet));
         }
-        assert_eq!(told(&mut wishes), ["br0 for ovs-system"]);
-        wishes.arrived("br0");
-        wishes.release("br0", true);
-        assert!(wishes.is_leaving("br0"));
-        assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
-        assert_eq!(told(&mut wishes), ["not br0", "br0 for ovs-system"], "in this order");
-        wishes.left("br0");
-        assert!(!wishes.is_leaving("br0"));
+        assert_eq!(told(&mut port_requests), ["br0 for ovs-system"]);
+        port_requests.arrived("br0");
+        port_requests.release("br0", true);
+        assert!(port_requests.is_leaving("br0"));
+        assert_eq!(port_requests.want(WANTED), Ok(Readiness::NotYet));
+        assert_eq!(told(&mut port_requests), ["not br0", "br0 for ovs-system"], "in this order");
+        port_requests.left("br0");
+        assert!(!port_requests.is_leaving("br0"));
     }
 
     #[test]
     fn what_is_denied_may_be_asked_for_again() {
-        let mut wishes = Wishes::default();
-        let _ = wishes.want(WANTED);
-        wishes.denied("br0", 17);
-        assert_eq!(wishes.want(WANTED).map_err(|refusal| refusal.errno), Err(Errno::EEXIST));
-        assert_eq!(wishes.want(WANTED), Ok(Readiness::NotYet));
-        assert_eq!(told(&mut wishes).len(), 2);
-        wishes.denied("br1", 17);
-        wishes.release("br0", false);
-        wishes.denied("br0", 17);
-        assert!(wishes.asked.is_empty(), "nobody waits for an answer");
+        let mut port_requests = PortRequests::default();
+        let _ = port_requests.want(WANTED);
+        port_requests.denied("br0", 17);
+        assert_eq!(port_requests.want(WANTED).map_err(|refusal| refusal.errno), Err(Errno::EEXIST));
+        assert_eq!(port_requests.want(WANTED), Ok(Readiness::NotYet));
+        assert_eq!(told(&mut port_requests).len(), 2);
+        port_requests.denied("br1", 17);
+        port_requests.release("br0", false);
+        port_requests.denied("br0", 17);
+        assert!(port_requests.asked.is_empty(), "nobody waits for an answer");
     }
 
     #[test]
     fn the_supervisor_is_asked_for_a_tunnel_s_end() {
-        let mut wishes = Wishes::default();
+        let mut port_requests = PortRequests::default();
         let options = Some(VportOptions { dst_port: Some(8472), is_gbp: true });
         assert_eq!(
-            wishes.want(WantedPort { kind: VportKind::Vxlan, options, ..WANTED }),
+            port_requests.want(WantedPort { kind: VportKind::Vxlan, options, ..WANTED }),
             Ok(Readiness::NotYet)
         );
         let facts = TunnelFacts { kind: TunnelKind::VxlanGbp, port: 8472 };
         let [Report::Wanted(WantedDevice { kind: WantedKind::Tunnel(asked), .. })] =
-            wishes.take_reports()[..]
+            port_requests.take_reports()[..]
         else {
             panic!("another report")
         };
@@ -189,6 +189,6 @@ mod tests {
         assert_eq!(told(VportKind::Gre), Some((TunnelKind::Gre, 0)));
         assert_eq!(told(109.into()), Some((TunnelKind::Ip6Gre, 0)), "a number of Open vSwitch's own");
         let lisp = VportKind::Other(105);
-        assert_eq!(wishes.want(WantedPort { kind: lisp, ..WANTED }), Ok(Readiness::Ready));
+        assert_eq!(port_requests.want(WantedPort { kind: lisp, ..WANTED }), Ok(Readiness::Ready));
     }
 }
