@@ -32,6 +32,8 @@ const MAGIC_AT: usize = 0;
 const MOVED_AT: usize = 1;
 const CLASSES_AT: usize = 64;
 
+/// Words that are written at a time: most messages are shorter.
+const ROW_WORDS: usize = 32;
 /// Words before a record's message: its state and its statistics.
 const HEAD_WORDS: usize = 5;
 
@@ -136,14 +138,11 @@ impl FlowMemory {
             }
             self.words.publish(CLASSES_AT + chunk, class as u64 + 1);
         }
-        let mut words = Vec::with_capacity(HEAD_WORDS - 1 + message.len().div_ceil(8));
-        words.extend(words_of(stats));
-        words.extend(message.chunks(8).map(|bytes| {
-            let mut word = [0; 8];
-            word[..bytes.len()].copy_from_slice(bytes);
-            u64::from_ne_bytes(word)
-        }));
-        self.words.write_at(at as usize + 1, &words);
+        self.words.write_at(at as usize + 1, &words_of(stats));
+        let rows = message.chunks(8 * ROW_WORDS).map(row_of);
+        for (start, (row, count)) in (at as usize + HEAD_WORDS..).step_by(ROW_WORDS).zip(rows) {
+            self.words.write_at(start, &row[..count]);
+        }
         Some(RecordPlace(at))
     }
 
@@ -194,6 +193,18 @@ impl FlowMemory {
         let class = (CHUNK_WORDS..WORDS).contains(&at).then(|| self.class_of(at / CHUNK_WORDS)).flatten();
         class.is_some_and(|class| (at % CHUNK_WORDS).is_multiple_of(block_words(class)))
     }
+}
+
+/// Bytes of a row as words, and the number of words.
+fn row_of(bytes: &[u8]) -> ([u64; ROW_WORDS], usize) {
+    let (mut row, (whole, rest)) = ([0; ROW_WORDS], bytes.as_chunks::<8>());
+    row.iter_mut().zip(whole).for_each(|(word, bytes)| *word = u64::from_ne_bytes(*bytes));
+    if let Some(last) = row.get_mut(whole.len()).filter(|_| !rest.is_empty()) {
+        let mut word = [0; 8];
+        word[..rest.len()].copy_from_slice(rest);
+        *last = u64::from_ne_bytes(word);
+    }
+    (row, bytes.len().div_ceil(8))
 }
 
 fn words_of(stats: &FlowStats) -> [u64; HEAD_WORDS - 1] {

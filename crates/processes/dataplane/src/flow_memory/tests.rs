@@ -29,8 +29,9 @@ fn the_next_process_finds_what_is_there() {
     let file = file();
     let (mut memory, before) = FlowMemory::of(&file).expect("it can be mapped");
     assert!(before.is_empty());
-    let lengths = [1, 7, 8, 216, 217, 500, 4000, 60_000];
-    let messages: Vec<Vec<u8>> = lengths.iter().map(|len| vec![*len as u8; *len]).collect();
+    let lengths: [usize; 10] = [1, 7, 8, 216, 217, 256, 257, 500, 4000, 60_000];
+    let message = |len: usize| (0..len).map(|at| (7 * at + at / 256 + len) as u8).collect();
+    let messages: Vec<Vec<u8>> = lengths.map(message).into();
     let places: Vec<RecordPlace> =
         messages.iter().map(|message| memory.put(7, message, &stats(3)).expect("room")).collect();
     memory.note(places[0], &stats(5));
