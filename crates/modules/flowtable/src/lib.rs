@@ -24,6 +24,22 @@
 //!                                                        └─ none: upcall                     │            └─ recirculate ─> key
 //!   FlowTable: install, replace, dump, remove ── one writer ── words that workers load     └─ this worker's entry of the flow
 //! ```
+//!
+//! A flow for all IPv4 packets, installed and found by its match:
+//!
+//! ```
+//! use lasthop_flow::{Action, Ethernet, FlowKey, Match};
+//! use lasthop_flowtable::{FlowModule, FlowSelector, FlowSpec};
+//!
+//! let module = FlowModule::for_workers(1);
+//! let key = FlowKey { ethernet: Some(Ethernet::default()), ether_type: Some(0x0800), ..FlowKey::default() };
+//! let mask = FlowKey { ether_type: Some(0xffff), ..FlowKey::default() };
+//! let matching = Match { key: key.clone(), mask: Some(mask) };
+//! let flow = FlowSpec { ufid: None, matching, actions: vec![Action::Output(2)], is_probe: false };
+//! module.table().install(flow).expect("room for a flow");
+//! let (installed, stats) = module.table().get(FlowSelector::Key(&key)).expect("the flow");
+//! assert_eq!((&installed.actions, stats.packets), (&vec![Action::Output(2)], 0));
+//! ```
 #![forbid(unsafe_code)]
 
 mod action_packet;

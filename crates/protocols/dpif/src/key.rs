@@ -171,7 +171,7 @@ fn is_tag(reader: &Reader<'_, '_>, level: usize) -> Result<bool, Refusal> {
 }
 
 /// Decodes the mask of `key`. As in the kernel, a tag that is absent in the mask matches exactly. A tag with an empty
-/// mask, which OVS uses for packets to drop, has to be present, as in the kernel.
+/// mask, which OVS uses for packets to drop, has to be present, as in the kernel. Only tests of the codec use it.
 ///
 /// # Errors
 /// As [`decode`], and for a mask of tags that the key does not have.

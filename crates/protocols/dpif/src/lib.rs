@@ -29,6 +29,17 @@
 //!   lasthop flow ────────────────┘   answers, notifications, misses     ^
 //!                                                                       └── upcall()
 //! ```
+//!
+//! A request as a client sends it, and its header as the server reads it:
+//!
+//! ```
+//! use lasthop_dpif::message::Messages;
+//! use lasthop_dpif::talk::DpifRequest;
+//!
+//! let datagram = DpifRequest::Ports(2).encode(7, 1).expect("a short message");
+//! let message = Messages::new(&datagram).next().expect("one message");
+//! assert_eq!((message.header.seq, message.header.port_id), (7, 1));
+//! ```
 #![deny(unsafe_code)]
 
 pub mod action;
