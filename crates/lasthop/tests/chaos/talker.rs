@@ -200,7 +200,7 @@ impl Talker {
         queues.map(|queue| u64::from(self.guest.in_flight(queue).expect("its own queue"))).sum()
     }
 
-    fn obey(&mut self, order: &str) -> Result<(), GuestError> {
+    fn carry_out(&mut self, order: &str) -> Result<(), GuestError> {
         match order {
             "quiet" => self.quiet = true,
             "go" => self.quiet = false,
@@ -286,7 +286,7 @@ pub(crate) fn run(words: &[String]) {
     loop {
         let done = match orders.try_recv() {
             Ok(order) if order == "end" => return,
-            Ok(order) => talker.obey(&order),
+            Ok(order) => talker.carry_out(&order),
             Err(TryRecvError::Empty) => talker.turn(),
             Err(TryRecvError::Disconnected) => return,
         };

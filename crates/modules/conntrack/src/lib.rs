@@ -69,7 +69,7 @@ mod adoption;
 mod bounds;
 mod connection;
 mod conntrack_table;
-mod crowd;
+mod crowded_ranges;
 mod dry_run;
 mod edit;
 mod established;

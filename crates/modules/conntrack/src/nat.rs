@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use lasthop_flow::{Nat, NatSource};
 
 use crate::connection::{DST_NAT, SRC_NAT};
-use crate::crowd::{PortBits, PortSide};
+use crate::crowded_ranges::{PortBits, PortSide};
 use crate::table::Table;
 use crate::tuple::{CtTuple, IpBytes};
 

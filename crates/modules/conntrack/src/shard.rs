@@ -8,7 +8,7 @@ use lasthop_sync::{Marked, MarkedStack};
 
 use crate::adoption::Adoption;
 use crate::bounds::{CtBounds, CtRefusal, SHARDS};
-use crate::crowd::CrowdedRanges;
+use crate::crowded_ranges::CrowdedRanges;
 use crate::eviction::{ByNumber, Ports, ZoneConnections};
 use crate::expect::Expectations;
 use crate::hash::{HashKey, Random};

@@ -184,7 +184,7 @@ impl Process {
     fn hear(&mut self) -> bool {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((order, fds)) = self.channel.take() {
-            self.obey(order, fds.unwrap_or_default());
+            self.execute(order, fds.unwrap_or_default());
         }
         is_open
     }
@@ -200,12 +200,12 @@ impl Process {
             self.settling = None;
             self.tell(&ControllerReport::Settled { round });
             while let (None, Some(order)) = (self.settling, self.waiting.pop_front()) {
-                self.obey(order, Vec::new());
+                self.execute(order, Vec::new());
             }
         }
     }
 
-    fn obey(&mut self, order: ControllerOrder, fds: Vec<ForeignFd>) {
+    fn execute(&mut self, order: ControllerOrder, fds: Vec<ForeignFd>) {
         let is_question = matches!(
             order,
             ControllerOrder::Flush { .. } | ControllerOrder::Tell { .. } | ControllerOrder::Settle { .. }
@@ -481,8 +481,8 @@ mod tests {
         let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
         let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
             pairs.map(|(near, far)| (near.into(), far)).unzip();
-        process.obey(ControllerOrder::Connect, Vec::new());
-        process.obey(ControllerOrder::Connect, near);
+        process.execute(ControllerOrder::Connect, Vec::new());
+        process.execute(ControllerOrder::Connect, near);
         assert_eq!(process.sockets.len(), LINKS);
         drop(far);
         (0..LINKS).for_each(|link| process.receive(link));
@@ -503,9 +503,9 @@ mod tests {
         let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
         let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
             pairs.map(|(near, far)| (near.into(), far)).unzip();
-        process.obey(ControllerOrder::Connect, near);
+        process.execute(ControllerOrder::Connect, near);
         assert!(!process.is_finished() && !process.controller.is_idle(), "its first requests wait");
-        process.obey(ControllerOrder::Finish, Vec::new());
+        process.execute(ControllerOrder::Finish, Vec::new());
         assert!(!process.is_finished());
         process.serve().expect("an end in order");
         assert!(process.controller.is_idle() && process.sockets.is_empty());
@@ -524,7 +524,7 @@ mod tests {
         let pairs = (0..LINKS).map(|_| UnixStream::pair().expect("a pair"));
         let (near, far): (Vec<ForeignFd>, Vec<UnixStream>) =
             pairs.map(|(near, far)| (near.into(), far)).unzip();
-        process.obey(ControllerOrder::Connect, near);
+        process.execute(ControllerOrder::Connect, near);
         for _ in 0..20 {
             process.send_all(|_, _| Err(Errno::NOBUFS));
             process.watch().expect("watched");

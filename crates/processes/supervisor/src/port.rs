@@ -46,7 +46,7 @@ const STUCK_PAUSE: Duration = Duration::from_secs(60);
 
 /// The state of the port at the switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Life {
+enum AttachState {
     /// Unknown to the switch: guests wait in the socket's backlog.
     Down,
     /// The switch has the port, without a guest.
@@ -103,7 +103,7 @@ pub(super) struct Port {
     pub(super) is_cut: bool,
     /// The network device that represents it, for external controllers.
     pub(super) placeholder: Option<Placeholder>,
-    life: Life,
+    life: AttachState,
     role: Role,
     /// The last refused request of the front end, until the next one attaches.
     refusal: Option<String>,
@@ -174,7 +174,7 @@ impl Port {
             is_cut: false,
             placeholder: None,
             arrears,
-            life: Life::Down,
+            life: AttachState::Down,
             role,
             refusal: None,
             last_end: None,
@@ -233,16 +233,16 @@ impl Port {
 
     /// Whether the switch waits for a connection, which may be made now.
     pub(super) fn may_join(&self, now: Instant) -> bool {
-        self.life == Life::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
+        self.life == AttachState::Idle && matches!(self.role, Role::Device { next, .. } if next <= now)
     }
 
     /// Whether the switch has the port.
     pub(super) fn is_known(&self) -> bool {
-        self.life != Life::Down
+        self.life != AttachState::Down
     }
 
     pub(super) fn is_attached(&self) -> bool {
-        matches!(self.life, Life::Attached { .. })
+        matches!(self.life, AttachState::Attached { .. })
     }
 
     /// Changes the owner, group and mode of the socket's file from those in `from` to those in `to`.
@@ -280,7 +280,7 @@ impl Port {
 
     /// Whether a connection may be accepted now.
     pub(super) fn may_accept(&self) -> bool {
-        self.life != Life::Down && matches!(self.role, Role::Listen { paused_until: None, .. })
+        self.life != AttachState::Down && matches!(self.role, Role::Listen { paused_until: None, .. })
     }
 
     /// One line about the guest's next step.
@@ -298,10 +298,10 @@ impl Port {
 
     /// Notes that the switch has the port; a guest whose session is taken over stays attached.
     pub(super) fn confirm(&mut self) {
-        if matches!(self.life, Life::Attached { .. }) {
+        if matches!(self.life, AttachState::Attached { .. }) {
             return;
         }
-        self.life = Life::Idle;
+        self.life = AttachState::Idle;
         if let Role::Connect { next, .. } | Role::Device { next, .. } = &mut self.role {
             *next = Instant::now();
         }
@@ -309,7 +309,7 @@ impl Port {
 
     /// Notes the end of the switch process, and so of the connection.
     pub(super) fn down(&mut self) {
-        self.life = Life::Down;
+        self.life = AttachState::Down;
         if let Role::Listen { parked, .. } = &mut self.role {
             *parked = None;
         }
@@ -317,13 +317,13 @@ impl Port {
 
     /// Notes that the switch got a connection.
     pub(super) fn attached(&mut self, number: u64, now: Instant) {
-        self.life = Life::Attached { number, since: now };
+        self.life = AttachState::Attached { number, since: now };
         self.refusal = None;
     }
 
     /// Notes a refused request of the front end. Without a front end it belongs to an earlier port of this name.
     pub(super) fn refused(&mut self, why: String) {
-        if matches!(self.life, Life::Attached { .. }) {
+        if matches!(self.life, AttachState::Attached { .. }) {
             self.refusal = Some(why);
         }
     }
@@ -332,8 +332,8 @@ impl Port {
     pub(super) fn connection(&self) -> ConnectionFacts {
         let millis = |since: Instant| since.elapsed().as_millis() as u64;
         let attached_ms = match self.life {
-            Life::Attached { since, .. } => Some(millis(since)),
-            Life::Down | Life::Idle => None,
+            AttachState::Attached { since, .. } => Some(millis(since)),
+            AttachState::Down | AttachState::Idle => None,
         };
         let waits = match &self.role {
             Role::Connect { said, .. } if attached_ms.is_none() => *said,
@@ -376,11 +376,11 @@ impl Port {
 
     /// Notes the end of a connection. Returns false if it was not the current one.
     pub(super) fn detached(&mut self, attachment: u64, now: Instant) -> bool {
-        let Life::Attached { number, since } = self.life else { return false };
+        let AttachState::Attached { number, since } = self.life else { return false };
         if number != attachment {
             return false;
         }
-        self.life = Life::Idle;
+        self.life = AttachState::Idle;
         match &mut self.role {
             Role::Listen { is_refusal_said, paused_until, pause, .. } => {
                 *is_refusal_said = false;
@@ -403,13 +403,13 @@ impl Port {
             Role::Listen { parked, paused_until, .. } => {
                 let parked = parked.as_ref().map(|(_, until)| *until);
                 match self.life {
-                    Life::Down => None,
+                    AttachState::Down => None,
                     // A held port opens after the pause.
-                    Life::Idle => *paused_until,
-                    Life::Attached { .. } => earlier(parked, *paused_until),
+                    AttachState::Idle => *paused_until,
+                    AttachState::Attached { .. } => earlier(parked, *paused_until),
                 }
             }
-            Role::Connect { next, .. } => (self.life == Life::Idle).then_some(*next),
+            Role::Connect { next, .. } => (self.life == AttachState::Idle).then_some(*next),
             Role::Device { .. } => None,
         }
     }
@@ -418,12 +418,12 @@ impl Port {
     pub(super) fn device_due(&self) -> Option<Instant> {
         let Role::Device { device, next, .. } = &self.role else { return None };
         match self.life {
-            Life::Down => None,
-            Life::Idle => {
+            AttachState::Down => None,
+            AttachState::Idle => {
                 let joins = device.has_unsent() || device.is_driven;
                 earlier(device.due(), joins.then_some(*next))
             }
-            Life::Attached { .. } => earlier(device.due(), device.stale()),
+            AttachState::Attached { .. } => earlier(device.due(), device.stale()),
         }
     }
 
@@ -437,15 +437,15 @@ impl Port {
     /// Takes all possible steps; returns a connection for the switch if one results.
     pub(super) fn advance(&mut self, now: Instant) -> Option<ForeignFd> {
         match (self.life, &self.role) {
-            (Life::Down, _) => None,
+            (AttachState::Down, _) => None,
             (_, Role::Listen { .. }) => self.accept(now),
-            (Life::Idle, Role::Connect { next, .. }) if *next <= now => self.connect(now),
+            (AttachState::Idle, Role::Connect { next, .. }) if *next <= now => self.connect(now),
             _ => None,
         }
     }
 
     fn accept(&mut self, now: Instant) -> Option<ForeignFd> {
-        let is_idle = self.life == Life::Idle;
+        let is_idle = self.life == AttachState::Idle;
         let in_arrears = is_idle.then(|| self.in_arrears(now)).flatten();
         let Role::Listen { socket, parked, paused_until, is_refusal_said, .. } = &mut self.role else {
             return None;

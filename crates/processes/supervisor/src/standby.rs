@@ -57,7 +57,7 @@ struct Candidate {
     setup: Option<SuccessorSetup>,
     /// Its deadline while it owes an answer.
     answer_due: Option<Instant>,
-    /// When it had all switches, ports and sessions for the first time. Later orders are obeyed in their order.
+    /// When it had all switches, ports and sessions for the first time. Later orders are executed in their order.
     ready_since: Option<Instant>,
 }
 

@@ -116,7 +116,7 @@ impl SuccessorSetup {
     }
 }
 
-/// Has it report its version once it has obeyed all orders before.
+/// Has it report its version once it has executed all orders before.
 pub(super) fn send_know(successor: &mut Successor) {
     let _ = successor.channel.send(&Request { id: 0, order: Order::Know }, None);
 }

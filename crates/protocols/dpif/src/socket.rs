@@ -65,7 +65,7 @@ pub enum Closed {
     TooMany,
     /// The client broke the protocol.
     #[error(transparent)]
-    Goodbye(#[from] crate::server::Goodbye),
+    DisconnectReason(#[from] crate::server::DisconnectReason),
     /// A datagram that is longer than any request.
     #[error("a control client sent a datagram of {0} bytes; at most {DATAGRAM_BYTES_MAX} are taken")]
     TooLong(usize),

@@ -250,7 +250,7 @@ fn first_packets_are_answered_at_once_while_many_idle_flows_are_removed() {
     rig.ask(2, &ip(mac(1), mac(2)));
     rig.hear();
     assert_eq!(rig.controller.stats().overrun, 0);
-    let datagrams = (0..).take_while(|_| !rig.has_execution() && rig.obey_one()).count();
+    let datagrams = (0..).take_while(|_| !rig.has_execution() && rig.serve_one()).count();
     assert!(rig.has_execution() && datagrams <= 4, "{datagrams} datagrams with changes came before");
     rig.settle();
     assert_eq!(rig.executed[before..], [None], "it was sent on");
@@ -364,7 +364,7 @@ fn a_port_that_gets_the_number_of_one_that_is_gone_gets_none_of_its_packets() {
     };
     while !has_p3(&rig) {
         rig.controller.turn(rig.now_ns);
-        while !has_p3(&rig) && rig.obey_one() {}
+        while !has_p3(&rig) && rig.serve_one() {}
     }
     let stale = rig.tables.flows().iter().filter(|flow| flow.actions == [Action::Output(2)]).count();
     assert_eq!(stale, 0);
@@ -487,7 +487,7 @@ fn the_next_switch_process_has_packets_of_all_ports_asked_about_or_of_none() {
         assert_eq!(rig.heard_ports(), 0);
         rig.controller.turn(rig.now_ns);
         rig.list();
-        rig.obey_one();
+        rig.serve_one();
     }
     rig.settle();
     assert!(rig.controller.is_settled());

@@ -273,7 +273,7 @@ impl Rig {
     }
 
     /// Executes the controller's next datagram with a change; returns false if there is none.
-    pub(crate) fn obey_one(&mut self) -> bool {
+    pub(crate) fn serve_one(&mut self) -> bool {
         let (peer, datagram) = (self.peers[0], self.controller.output(0).map(<[u8]>::to_vec));
         let Some(datagram) = datagram else { return false };
         self.controller.sent(0);

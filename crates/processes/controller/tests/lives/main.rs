@@ -15,7 +15,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => number.clone().prop_map(Event::LoseDatapath),
         3 => (number, 0..2_usize).prop_map(|(switch, port)| Event::AddPort(switch, port)),
         3 => (0..4_usize).prop_map(Event::RemovePort),
-        6 => Just(Event::Obey),
+        6 => Just(Event::Serve),
         6 => Just(Event::Tell),
         6 => (0..2_usize).prop_map(Event::Send),
         6 => (0..2_usize).prop_map(Event::Answer),
@@ -57,16 +57,16 @@ fn the_end_of_a_switch_whose_datapath_is_gone_is_not_that_of_another_one() {
 fn a_switch_that_is_made_again_does_not_take_answers_for_the_one_before() {
     let mut world = World::new();
     world.step(Event::AddSwitch(0));
-    world.step(Event::Obey);
+    world.step(Event::Serve);
     world.step(Event::Tell);
     world.step(Event::Turn);
     for _ in 0..2 {
         world.step(Event::RemoveSwitch(0));
-        world.step(Event::Obey);
+        world.step(Event::Serve);
         world.step(Event::Tell);
         world.step(Event::AddSwitch(0));
         world.step(Event::AddPort(0, 0));
-        (0..2).for_each(|_| world.step(Event::Obey));
+        (0..2).for_each(|_| world.step(Event::Serve));
         (0..2).for_each(|_| world.step(Event::Tell));
         world.step(Event::Turn);
         world.step(Event::Send(0));

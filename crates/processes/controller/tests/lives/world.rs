@@ -25,7 +25,7 @@ pub(crate) enum Event {
     AddPort(usize, usize),
     RemovePort(usize),
     /// The switch process executes an order of the supervisor.
-    Obey,
+    Serve,
     /// The controller gets an order of the supervisor.
     Tell,
     /// A datagram goes from the controller to the switch process.
@@ -99,7 +99,7 @@ impl World {
                 }
             }
             Event::RemovePort(number) => self.remove_port(&format!("p{number}")),
-            Event::Obey => self.obey(),
+            Event::Serve => self.carry_out(),
             Event::Tell => self.tell(),
             Event::Send(link) => {
                 self.send(link);
@@ -134,7 +134,7 @@ impl World {
     }
 
     /// The switch process gets orders first; the controller only learns of things that the switch process has.
-    fn obey(&mut self) {
+    fn carry_out(&mut self) {
         let Some(order) = self.to_switch.pop_front() else { return };
         let Self { server, datapath, .. } = self;
         let (Some(switches), Some(devices)) = (&mut datapath.switches, &mut datapath.devices) else { return };
@@ -207,7 +207,7 @@ impl World {
     /// Passes messages until none is left.
     pub(crate) fn settle_soon(&mut self) {
         while !self.to_switch.is_empty() || !self.to_controller.is_empty() {
-            self.obey();
+            self.carry_out();
             self.tell();
         }
         loop {

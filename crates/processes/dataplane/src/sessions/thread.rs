@@ -51,7 +51,7 @@ struct Woken {
 
 /// The state of a session's update for the supervisor.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum News {
+enum UpdateState {
     Delivered,
     Waiting,
     /// The supervisor is gone.
@@ -66,7 +66,7 @@ pub(super) struct SessionThread {
     pub(super) stage: Arc<SharedStage>,
     pub(super) turns: Arc<Turns>,
     socket: Arc<ForeignFd>,
-    news: News,
+    news: UpdateState,
     /// The state of the link that the front end was told last.
     link_told: bool,
     /// The last refusal, as reported.
@@ -93,7 +93,7 @@ impl SessionThread {
         ThreadParts { reports, stage, turns, over }: ThreadParts,
     ) -> Self {
         let link_told = shared.is_link_up.load(Ordering::SeqCst);
-        let (news, refused, gives_way) = (News::Delivered, None, false);
+        let (news, refused, gives_way) = (UpdateState::Delivered, None, false);
         Self {
             port,
             attachment,
@@ -146,9 +146,9 @@ impl SessionThread {
         let origin = self.socket.origin();
         let closes = (origin.is_full() && !origin.is_overdue()).then_some(CLOSES_PAUSE);
         let pause = pause.max(closes);
-        let is_served = self.news == News::Delivered && pause.is_none() && is_let;
+        let is_served = self.news == UpdateState::Delivered && pause.is_none() && is_let;
         // The socket has room, and the system refuses the update.
-        let refused_until = self.reports.due().filter(|_| self.news == News::Waiting);
+        let refused_until = self.reports.due().filter(|_| self.news == UpdateState::Waiting);
         let mut polled = vec![PollFd::new(&self.shared.doorbell, PollFlags::IN)];
         let mut timeout = None;
         if is_served {
@@ -157,7 +157,7 @@ impl SessionThread {
             polled.push(PollFd::new(&self.socket, wanted));
         } else if let Some(due) = refused_until {
             timeout = Some(timespec(due.saturating_duration_since(Instant::now())));
-        } else if self.news == News::Waiting {
+        } else if self.news == UpdateState::Waiting {
             polled.push(PollFd::from_borrowed_fd(self.reports.socket(), PollFlags::OUT));
         } else if is_let {
             // It is not read, but its end has to be noticed, since the next front end may come.
@@ -171,7 +171,7 @@ impl SessionThread {
         if !polled[0].revents().is_empty() {
             self.shared.clear_doorbell();
         }
-        let is_room = happened && self.news == News::Waiting;
+        let is_room = happened && self.news == UpdateState::Waiting;
         let is_hung_up = happened && !is_served && !is_room;
         Woken { front_end: happened && is_served, is_hung_up, room: is_room || refused_until.is_some() }
     }
@@ -253,11 +253,11 @@ impl SessionThread {
 
     fn told(&mut self, session: &Session<PortDevice>, flushed: Flushed) {
         self.news = match flushed {
-            Flushed::All => News::Delivered,
-            Flushed::Waiting => News::Waiting,
-            Flushed::Gone => News::Lost,
+            Flushed::All => UpdateState::Delivered,
+            Flushed::Waiting => UpdateState::Waiting,
+            Flushed::Gone => UpdateState::Lost,
         };
-        if self.news == News::Delivered {
+        if self.news == UpdateState::Delivered {
             session.rest();
         }
     }

@@ -54,7 +54,7 @@ const TYPE_MIN: u16 = 0x10;
 
 /// The reason for closing a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Goodbye {
+pub enum DisconnectReason {
     /// The first datagram was something else.
     #[error("a client did not begin with HELLO; is it not one of ours?")]
     NoHello,
@@ -115,7 +115,7 @@ impl Server {
         id: PeerId,
         datagram: Vec<u8>,
         datapath: &mut dyn Datapath,
-    ) -> Result<(), Goodbye> {
+    ) -> Result<(), DisconnectReason> {
         let result = match self.peers.get_mut(&id) {
             None => self.greet(id, &datagram),
             Some(peer) if peer.is_idle() => {
@@ -123,7 +123,7 @@ impl Server {
                 peer.request = Some(RequestDatagram::new(datagram));
                 Ok(())
             }
-            Some(_) => Err(Goodbye::OutOfTurn),
+            Some(_) => Err(DisconnectReason::OutOfTurn),
         };
         match result {
             Ok(()) => self.advance(id, datapath),

@@ -2,7 +2,7 @@
 
 use super::families::Family;
 use super::peer::Peer;
-use super::{Goodbye, PeerId, Server};
+use super::{DisconnectReason, PeerId, Server};
 use crate::bounds::PEERS_MAX;
 use crate::message::{Messages, NetlinkMessage};
 use crate::private::{BATCH, HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
@@ -13,11 +13,11 @@ const PORT_ID_FIRST: u32 = 0x4000_0000;
 
 impl Server {
     /// Handles the first datagram of a connection.
-    pub(super) fn greet(&mut self, id: PeerId, datagram: &[u8]) -> Result<(), Goodbye> {
-        let message = Messages::new(datagram).next().ok_or(Goodbye::NoHello)?;
-        let hello = Hello::decode(&message).ok_or(Goodbye::NoHello)?;
+    pub(super) fn greet(&mut self, id: PeerId, datagram: &[u8]) -> Result<(), DisconnectReason> {
+        let message = Messages::new(datagram).next().ok_or(DisconnectReason::NoHello)?;
+        let hello = Hello::decode(&message).ok_or(DisconnectReason::NoHello)?;
         if self.peers.len() >= PEERS_MAX {
-            return Err(Goodbye::TooMany);
+            return Err(DisconnectReason::TooMany);
         }
         let port_id = self.port_id_for(hello.port_id);
         self.port_ids.insert(port_id, id);

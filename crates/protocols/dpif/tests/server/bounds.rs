@@ -3,7 +3,7 @@
 use lasthop_dpif::bounds::{ANSWER_BYTES_MAX, PEERS_MAX};
 use lasthop_dpif::family::FlowMessage;
 use lasthop_dpif::private::{Hello, JOIN, number};
-use lasthop_dpif::server::{Goodbye, PeerId};
+use lasthop_dpif::server::{DisconnectReason, PeerId};
 use lasthop_flow::Action;
 use proptest::prelude::*;
 
@@ -15,9 +15,12 @@ fn a_client_without_hello_is_not_served() {
     let stranger = PeerId(7);
     assert_eq!(
         wire.server.received(stranger, new_datapath("dp0", 9), &mut wire.datapath),
-        Err(Goodbye::NoHello)
+        Err(DisconnectReason::NoHello)
     );
-    assert_eq!(wire.server.received(stranger, Vec::new(), &mut wire.datapath), Err(Goodbye::NoHello));
+    assert_eq!(
+        wire.server.received(stranger, Vec::new(), &mut wire.datapath),
+        Err(DisconnectReason::NoHello)
+    );
     assert!(wire.server.records().is_empty());
 }
 
@@ -27,7 +30,7 @@ fn there_are_so_many_clients_and_no_more() {
     let clients: Vec<_> = (0..PEERS_MAX).map(|_| wire.client()).collect();
     let hello = Hello { protocol: 16, port_id: 0, process: 1 }.encode();
     let late = PeerId(1 << 40);
-    assert_eq!(wire.server.received(late, hello.clone(), &mut wire.datapath), Err(Goodbye::TooMany));
+    assert_eq!(wire.server.received(late, hello.clone(), &mut wire.datapath), Err(DisconnectReason::TooMany));
     wire.server.disconnected(clients[0]);
     assert_eq!(wire.server.received(late, hello, &mut wire.datapath), Ok(()));
 }
@@ -54,7 +57,7 @@ fn a_client_that_does_not_read_is_not_read_from() {
     assert!(waiting > 2 * ANSWER_BYTES_MAX && largest < 20 * 1024, "{waiting} bytes, {largest} in one");
     assert!(wire.server.wants_input(id), "all is read");
     wire.server.received(id, dump.clone(), &mut wire.datapath).expect("in turn");
-    assert_eq!(wire.server.received(id, dump, &mut wire.datapath), Err(Goodbye::OutOfTurn));
+    assert_eq!(wire.server.received(id, dump, &mut wire.datapath), Err(DisconnectReason::OutOfTurn));
     assert!(wire.server.output(id).is_none(), "it is forgotten");
 }
 

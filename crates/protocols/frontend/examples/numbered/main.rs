@@ -114,7 +114,7 @@ impl Flows {
         Ok(())
     }
 
-    fn obey(&self, line: &str) -> Result<()> {
+    fn carry_out(&self, line: &str) -> Result<()> {
         match line {
             "go" => self.orders.is_on.store(true, Ordering::Relaxed),
             "quiet" => self.orders.is_on.store(false, Ordering::Relaxed),
@@ -144,7 +144,7 @@ fn main() -> Result<()> {
         flows.start(&flow)?;
     }
     for line in std::io::stdin().lock().lines() {
-        flows.obey(&line?)?;
+        flows.carry_out(&line?)?;
     }
     Ok(())
 }

@@ -94,7 +94,7 @@ pub struct Limited {
 
 /// An event or answer of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum News {
+pub(crate) enum LinkMessage {
     /// The present state of a device.
     Device(LinkDevice),
     /// The device with this index is gone, or in another network namespace.
@@ -108,7 +108,7 @@ pub(crate) enum News {
 }
 
 /// Reads the events in `bytes`; skips messages about other things than devices.
-pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = News> {
+pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = LinkMessage> {
     let mut messages = std::iter::from_fn(move || {
         let head = bytes.first_chunk::<HEAD_BYTES>()?;
         let [a, b, c, d, e, f, _, _, i, j, k, l, ..] = *head;
@@ -122,16 +122,16 @@ pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = News> {
     })
 }
 
-fn news(kind: u16, number: u32, payload: &[u8]) -> Option<News> {
+fn news(kind: u16, number: u32, payload: &[u8]) -> Option<LinkMessage> {
     match kind {
-        RTM_NEWLINK => device(payload).map(News::Device),
-        RTM_DELLINK => Some(News::Gone(word(payload, 4)?)),
-        RTM_NEWQDISC => limited(payload, true).map(News::Limited),
-        RTM_DELQDISC => limited(payload, false).map(News::Limited),
-        NLMSG_DONE => Some(News::AllTold),
+        RTM_NEWLINK => device(payload).map(LinkMessage::Device),
+        RTM_DELLINK => Some(LinkMessage::Gone(word(payload, 4)?)),
+        RTM_NEWQDISC => limited(payload, true).map(LinkMessage::Limited),
+        RTM_DELQDISC => limited(payload, false).map(LinkMessage::Limited),
+        NLMSG_DONE => Some(LinkMessage::AllTold),
         NLMSG_ERROR => {
             let errno = -(word(payload, 0)? as i32);
-            Some(News::Done { number, errno: (errno != 0).then_some(errno) })
+            Some(LinkMessage::Done { number, errno: (errno != 0).then_some(errno) })
         }
         _ => None,
     }
@@ -235,7 +235,7 @@ mod tests {
         ];
         let device = |index, name: &str, is_up| {
             let name = name.to_owned();
-            News::Device(LinkDevice {
+            LinkMessage::Device(LinkDevice {
                 index,
                 name,
                 is_up,
@@ -255,10 +255,10 @@ mod tests {
         let expected = [
             device(3, "eth1", true),
             device(4, "eth2", false),
-            News::Gone(3),
-            News::Done { number: 8, errno: Some(19) },
-            News::Done { number: 9, errno: None },
-            News::AllTold,
+            LinkMessage::Gone(3),
+            LinkMessage::Done { number: 8, errno: Some(19) },
+            LinkMessage::Done { number: 9, errno: None },
+            LinkMessage::AllTold,
         ];
         assert_eq!(read(&bytes).collect::<Vec<_>>(), expected);
     }
@@ -279,7 +279,7 @@ mod tests {
             finish(RTM_NEWQDISC, 0, 0, &[0; 8]),
         ]
         .concat();
-        let limited = |index, limit, is_set| News::Limited(Limited { index, limit, is_set });
+        let limited = |index, limit, is_set| LinkMessage::Limited(Limited { index, limit, is_set });
         let expected = [
             limited(3, TrafficLimit::Policing, true),
             limited(4, TrafficLimit::Qos, true),

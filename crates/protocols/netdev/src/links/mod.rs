@@ -4,7 +4,7 @@
 //! messages, and has the kernel add addresses to taps; answers come as events.
 //!
 //! ```text
-//!   kernel ──RTM_NEWLINK, RTM_DELLINK──> News      about all devices of this network namespace
+//!   kernel ──RTM_NEWLINK, RTM_DELLINK──> LinkMessage  about all devices of this network namespace
 //!          ──RTM_NEWQDISC, RTM_DELQDISC─>          about limits on one of them
 //!          <──RTM_GETLINK (dump)───────            at the start, and after ENOBUFS
 //!          <──RTM_NEWADDR──────────────            an address

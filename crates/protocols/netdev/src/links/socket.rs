@@ -12,7 +12,7 @@ use rustix::net::{
 
 use lasthop_runtime::fault::Fault;
 
-use super::message::{self, Limited, LinkDevice, News};
+use super::message::{self, Limited, LinkDevice, LinkMessage};
 use super::table::Table;
 
 /// Changes of devices (linux/rtnetlink.h, `RTMGRP_LINK`).
@@ -109,8 +109,8 @@ impl Links {
                     // Any process may send to a netlink socket; the kernel's port is 0.
                     if from.is_some_and(|from| from.pid() == 0) {
                         message::read(&self.buffer[..len]).for_each(|news| match news {
-                            News::Done { number, errno } => heard.done.push((number, errno)),
-                            News::Limited(limited) => heard.limited.push(limited),
+                            LinkMessage::Done { number, errno } => heard.done.push((number, errno)),
+                            LinkMessage::Limited(limited) => heard.limited.push(limited),
                             news => self.table.take(news, &mut heard.names),
                         });
                     }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::message::{LinkDevice, News};
+use super::message::{LinkDevice, LinkMessage};
 
 /// All devices of the network namespace.
 #[derive(Debug, Default)]
@@ -21,9 +21,9 @@ impl Table {
     }
 
     /// Handles an event; adds the names of the devices in it to `names`.
-    pub(super) fn take(&mut self, news: News, names: &mut BTreeSet<String>) {
+    pub(super) fn take(&mut self, news: LinkMessage, names: &mut BTreeSet<String>) {
         match news {
-            News::Device(device) => {
+            LinkMessage::Device(device) => {
                 let entry = (device.clone(), self.round);
                 let old = self.devices.insert(device.index, entry);
                 if old.as_ref().is_none_or(|(old, _)| *old != device) {
@@ -31,8 +31,8 @@ impl Table {
                     names.insert(device.name);
                 }
             }
-            News::Gone(index) => names.extend(self.devices.remove(&index).map(|(old, _)| old.name)),
-            News::AllTold => {
+            LinkMessage::Gone(index) => names.extend(self.devices.remove(&index).map(|(old, _)| old.name)),
+            LinkMessage::AllTold => {
                 let round = self.round;
                 let unseen: Vec<u32> = self
                     .devices
@@ -43,7 +43,7 @@ impl Table {
                 names.extend(unseen.iter().filter_map(|index| Some(self.devices.remove(index)?.0.name)));
                 self.is_complete = true;
             }
-            News::Done { .. } | News::Limited(_) => {}
+            LinkMessage::Done { .. } | LinkMessage::Limited(_) => {}
         }
     }
 
@@ -65,9 +65,9 @@ impl Table {
 mod tests {
     use super::*;
 
-    fn device(index: u32, name: &str) -> News {
+    fn device(index: u32, name: &str) -> LinkMessage {
         let name = name.to_owned();
-        News::Device(LinkDevice {
+        LinkMessage::Device(LinkDevice {
             index,
             name,
             is_up: true,
@@ -77,7 +77,7 @@ mod tests {
         })
     }
 
-    fn names(table: &mut Table, news: impl IntoIterator<Item = News>) -> Vec<String> {
+    fn names(table: &mut Table, news: impl IntoIterator<Item = LinkMessage>) -> Vec<String> {
         let mut names = BTreeSet::new();
         news.into_iter().for_each(|news| table.take(news, &mut names));
         names.into_iter().collect()
@@ -86,21 +86,24 @@ mod tests {
     #[test]
     fn what_changed_is_told_by_name_old_and_new() {
         let mut table = Table::default();
-        assert_eq!(names(&mut table, [device(1, "lo"), device(2, "eth1"), News::AllTold]), ["eth1", "lo"]);
+        assert_eq!(
+            names(&mut table, [device(1, "lo"), device(2, "eth1"), LinkMessage::AllTold]),
+            ["eth1", "lo"]
+        );
         assert!(table.is_complete());
         assert_eq!(names(&mut table, [device(2, "eth1")]), Vec::<String>::new(), "as before");
         assert_eq!(names(&mut table, [device(2, "wan")]), ["eth1", "wan"]);
         assert_eq!((table.find("eth1"), table.find("wan").map(|device| device.index)), (None, Some(2)));
         assert_eq!(table.name_of(2), Some("wan"));
-        assert_eq!(names(&mut table, [News::Gone(2), News::Gone(9)]), ["wan"]);
+        assert_eq!(names(&mut table, [LinkMessage::Gone(2), LinkMessage::Gone(9)]), ["wan"]);
     }
 
     #[test]
     fn what_is_not_told_any_more_is_gone() {
         let mut table = Table::default();
-        names(&mut table, [device(1, "lo"), device(2, "eth1"), News::AllTold]);
+        names(&mut table, [device(1, "lo"), device(2, "eth1"), LinkMessage::AllTold]);
         table.begin_round();
-        assert_eq!(names(&mut table, [device(1, "lo"), News::AllTold]), ["eth1"]);
+        assert_eq!(names(&mut table, [device(1, "lo"), LinkMessage::AllTold]), ["eth1"]);
         assert!(table.find("lo").is_some());
     }
 }
