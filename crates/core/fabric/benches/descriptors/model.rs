@@ -12,6 +12,8 @@ const ADDRESSES: usize = 1024;
 const POOL: usize = 8192;
 /// Packets that the pool's arm has in a batch: as many as the product.
 const POOL_BATCH: usize = 32;
+/// The largest batch of an arm.
+const BATCH_MAX: usize = 64;
 
 /// Where descriptors are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +76,8 @@ pub(crate) struct Model {
     /// Of a pool: numbers of free descriptors, a ring from `first` on.
     free: Vec<usize>,
     first: usize,
+    /// Numbers of the descriptors of a batch.
+    used: [usize; BATCH_MAX],
     next: usize,
     delivered: [u64; 2],
 }
@@ -111,6 +115,7 @@ impl Model {
             descriptors,
             free,
             first: 0,
+            used: [0; BATCH_MAX],
             next: 0,
             delivered: [0; 2],
         }
@@ -124,21 +129,21 @@ impl Model {
     /// Forwards a batch; returns its packets.
     pub(crate) fn batch(&mut self) -> usize {
         let count = self.arm.batch();
-        let mut used = [0; 64];
-        for (place, used) in used[..count].iter_mut().enumerate() {
-            *used = self.allocated(place);
+        for place in 0..count {
+            let used = self.allocated(place);
+            self.used[place] = used;
             let slot = self.next % SLOTS;
             self.next += 1;
             let frame = &self.sent[slot * BUFFER_BYTES..][..FRAME_BYTES];
-            let descriptor = &mut self.descriptors[*used];
+            let descriptor = &mut self.descriptors[used];
             descriptor.image[..FRAME_BYTES].copy_from_slice(frame);
             (descriptor.slot, descriptor.len_bytes) = (slot, FRAME_BYTES);
         }
-        for used in &used[..count] {
+        for used in &self.used[..count] {
             let descriptor = &mut self.descriptors[*used];
             descriptor.to = look_up(&self.table, number_of(&descriptor.image));
         }
-        for used in &used[..count] {
+        for used in &self.used[..count] {
             let Descriptor { image, slot, len_bytes, to } = &self.descriptors[*used];
             let receiver = *to as usize;
             let at = (receiver * SLOTS + self.delivered[receiver] as usize % SLOTS) * BUFFER_BYTES;
@@ -146,7 +151,7 @@ impl Model {
             self.sent[*slot * BUFFER_BYTES + FRAME_BYTES] = 1; // as a used entry
             self.delivered[receiver] += 1;
         }
-        self.release(&used[..count]);
+        self.release(count);
         count
     }
 
@@ -159,18 +164,15 @@ impl Model {
         }
     }
 
-    fn release(&mut self, used: &[usize]) {
+    fn release(&mut self, count: usize) {
+        let used = self.used[..count].iter().enumerate();
         match self.arm {
             Arm::Array(_) => {}
             Arm::PoolQueue => {
-                used.iter()
-                    .enumerate()
-                    .for_each(|(place, used)| self.free[(self.first + place) % POOL] = *used);
-                self.first = (self.first + used.len()) % POOL;
+                used.for_each(|(place, used)| self.free[(self.first + place) % POOL] = *used);
+                self.first = (self.first + count) % POOL;
             }
-            Arm::PoolStack => {
-                used.iter().enumerate().for_each(|(place, used)| self.free[POOL - 1 - place] = *used);
-            }
+            Arm::PoolStack => used.for_each(|(place, used)| self.free[POOL - 1 - place] = *used),
         }
     }
 }
