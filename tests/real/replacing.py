@@ -97,16 +97,13 @@ class Crew(Started):
         words = ["--switch", "pairs,module=dummy", "--uplink", "wire", "--workers", str(self.workers), "--standby", self.standby]
         self.switch = self.enter_context(Switch(self.directory, vnics, prefix=self.host.prefix, words=words))
         self.enter_context(self.outside.serve_iperf(self.directory))
-        # Guests boot before testpmd polls.
-        for kind, start in (("qemu", self.start_qemu), ("linux", self.start_server), ("testpmd", self.start_testpmd)):
+        for kind, start in (("testpmd", self.start_testpmd), ("qemu", self.start_qemu), ("linux", self.start_linux)):
             if kind in self.kinds:
                 start()
         self.numbered = self.enter_context(Numbered(self.directory, self.flows(), self.outside.prefix))
-        if "linux" in self.kinds:
-            self.start_client()
         if "qemu" in self.kinds:
             receive = f"iperf3 -c {OUTSIDE} -R -t {FOR_EVER_S} -b 20M >/tmp/iperf3"
-            self.qemu.send(f"{receive} & {send_for_ever(SINK_PORTS['qemu-tcp'])}")
+            self.qemu.ready().send(f"{receive} & {send_for_ever(SINK_PORTS['qemu-tcp'])}")
         self.numbered.ask("go")
         wait_until("all guests", lambda: all(flow["heard"] > 100 for flow in self.numbered.look().values()), 180)
 
@@ -121,14 +118,12 @@ class Crew(Started):
 
     def start_qemu(self):
         need_qemu()
-        self.qemu = self.enter_context(Qemu(self.switch, "qemu", QEMU)).ready()
+        self.qemu = self.enter_context(Qemu(self.switch, "qemu", QEMU))
 
-    def start_server(self):
+    def start_linux(self):
         need("linux.uml")
         server = Linux(self.switch, "linux2", LINUX_SERVER, ["iperf3 -s"], limit_s=FOR_EVER_S)
         self.enter_context(server).ready()
-
-    def start_client(self):
         send = f"iperf3 -c {LINUX_SERVER} -t {FOR_EVER_S} -b {self.mbit}M"
         job = [f"{send} & {send_for_ever(SINK_PORTS['linux-tcp'])}"]
         self.client = self.enter_context(Linux(self.switch, "linux1", LINUX, job, limit_s=FOR_EVER_S))
