@@ -28,15 +28,6 @@ CENTRAL, OUTSIDE = "10.7.0.1", "172.16.0.1"
 MTU = 1442
 
 
-# iperf3's client says so before its first second.
-CONNECTED = "connected to"
-
-
-def when_served(iperf, log):
-    """Shell words that run a client of iperf3 whose server may have yet to be reached, or be busy for a moment after a test."""
-    return f"until {iperf} --connect-timeout 5000 >{log} 2>&1 || grep -q '{CONNECTED}' {log}; do sleep 0.2; done"
-
-
 def need_ovn():
     need("linux.uml", "ovn-northd", "ovn-controller", "ovn-nbctl", "ovn-sbctl", "ovsdb-server")
     need_namespaces()

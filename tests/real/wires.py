@@ -84,6 +84,15 @@ class IperfServer(Process):
         return client.run(f"iperf3 {words}")
 
 
+# iperf3's client says so before its first second.
+CONNECTED = "connected to"
+
+
+def when_served(iperf, log):
+    """Shell words that run a client of iperf3 whose server may have yet to be reached, or be busy for a moment after a test."""
+    return f"until {iperf} --connect-timeout 5000 >{log} 2>&1 || grep -q '{CONNECTED}' {log}; do sleep 0.2; done"
+
+
 def links(namespace):
     """The names of the namespace's network devices."""
     return {link["ifname"] for link in json.loads(namespace.run("ip -j link"))}
