@@ -1,9 +1,8 @@
 //! A hash of a flow that selects one of several receive queues, so that the packets of a flow stay in order.
 
 use crate::headers::{Layers, MACS_BYTES, ethertype};
+use crate::mix::GOLDEN_RATIO;
 
-/// 2^64 divided by the golden ratio: odd, with an irregular bit pattern.
-const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 /// 2^64 divided by the root of two: the start value for a key of zero.
 const START: u64 = 0xb504_f333_f9de_6485;
 
@@ -52,7 +51,7 @@ fn hash_frame(head: &[u8], start: u64) -> u64 {
 #[inline]
 fn mix(word: u64) -> u64 {
     // The addition keeps a word of zero from staying zero.
-    let product = u128::from(word.wrapping_add(START)) * u128::from(MULTIPLIER);
+    let product = u128::from(word.wrapping_add(START)) * u128::from(GOLDEN_RATIO);
     product as u64 ^ (product >> 64) as u64
 }
 

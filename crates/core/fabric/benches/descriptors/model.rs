@@ -1,5 +1,7 @@
 //! A switch of three stages that differs only in where packet descriptors are.
 
+use lasthop_wire::mix::GOLDEN_RATIO;
+
 /// Slots of a ring of buffers, and the distance of its buffers in bytes.
 const SLOTS: usize = 256;
 const BUFFER_BYTES: usize = 2048;
@@ -88,7 +90,7 @@ fn address(number: usize) -> [u8; 6] {
 }
 
 fn place(address: u64) -> usize {
-    (address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize % (2 * ADDRESSES)
+    (address.wrapping_mul(GOLDEN_RATIO) >> 32) as usize % (2 * ADDRESSES)
 }
 
 impl Model {

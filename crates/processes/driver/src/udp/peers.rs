@@ -1,5 +1,7 @@
 //! The addresses of ours at which other hosts reach us, by their datagrams. A datagram to them leaves its source address to the host.
 
+use lasthop_wire::mix::GOLDEN_RATIO;
+
 use super::control::Endpoint;
 use crate::bounds::PEERS;
 
@@ -17,9 +19,7 @@ pub(super) struct Peers {
 }
 
 fn place(remote: u128) -> usize {
-    /// 2^64 divided by the golden ratio.
-    const MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
-    let word = (remote as u64 ^ (remote >> 64) as u64).wrapping_mul(MULTIPLIER);
+    let word = (remote as u64 ^ (remote >> 64) as u64).wrapping_mul(GOLDEN_RATIO);
     (word >> 32) as usize % PEERS
 }
 
