@@ -40,7 +40,11 @@ FOR_EVER_S = 86400
 
 
 class Numbered(Process):
-    """The program `numbered`, which sends and counts frames of many flows."""
+    """The program `numbered`, which sends and counts frames of many flows, on the last CPU that we may use.
+
+    Its threads sleep and wake thousands of times a second. If they also changed CPUs, Linux 6.18 would leave tasks of other
+    sessions without CPU for seconds (CONTRIBUTING.md, "CPU for guests").
+    """
 
     def __init__(self, directory, flows, prefix=()):
         target = os.environ.get("CARGO_TARGET_DIR", ROOT / "target")
@@ -48,7 +52,8 @@ class Numbered(Process):
         check(os.path.exists(program), f"{program} is not there: cargo build --release -p lasthop-frontend --example numbered")
         log = free_name(directory, "numbered")
         options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        super().__init__(log, [*prefix, program, *flows], **options)
+        on_one_cpu = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0)))]
+        super().__init__(log, [*prefix, *on_one_cpu, program, *flows], **options)
 
     def ask(self, order):
         """The lines that it answers."""
