@@ -268,6 +268,17 @@ fn a_killed_switch_process_comes_back_with_its_ports_and_connections() {
     assert!(is_alive(next));
 }
 
+/// A table that grows later has the main thread wait for a grace period of RCU, and guests with it.
+#[test]
+fn the_tables_of_descriptors_have_room_for_many_guests_from_the_start() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    for pid in [switch.pid(), switch.switch_pid().expect("a switch process")] {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+        let entries = status.lines().find_map(|line| line.strip_prefix("FDSize:")).expect("FDSize");
+        assert!(entries.trim().parse::<u32>().expect("a number") >= 4096, "{pid}: {entries}");
+    }
+}
+
 #[test]
 fn a_switch_without_supervisor_ends() {
     let mut switch = Switch::start(&["--vnic", "a"]);

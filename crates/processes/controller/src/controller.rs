@@ -319,7 +319,7 @@ impl Controller {
 
     /// Does all work that is due, and sends the requests. Returns whether more work is due at once.
     pub fn turn(&mut self, now_ns: u64) -> bool {
-        if self.links[MAIN].port_id().is_none() || self.links[LISTS].port_id().is_none() {
+        if !self.is_linked() {
             return false;
         }
         let names: Vec<SharedName> = self.switches.keys().cloned().collect();
@@ -362,10 +362,15 @@ impl Controller {
         self.links[MAIN].has_ended(mark)
     }
 
-    /// When [`Controller::turn`] has work even without a datagram.
+    /// When [`Controller::turn`] has work even without a datagram: not before the switch process has answered on both links.
     #[must_use]
     pub fn due_ns(&self) -> Option<u64> {
-        self.switches.values().filter_map(ServedSwitch::due_ns).min()
+        self.switches.values().filter_map(ServedSwitch::due_ns).min().filter(|_| self.is_linked())
+    }
+
+    /// Whether the switch process has answered on both links.
+    fn is_linked(&self) -> bool {
+        self.links.iter().all(|link| link.port_id().is_some())
     }
 
     fn step(&mut self, name: &str, now_ns: u64) {

@@ -110,7 +110,9 @@ impl ServedSwitch {
 
     pub(crate) fn due_ns(&self) -> Option<u64> {
         let late_ns = self.switch.late_ns();
-        [self.ports.due_ns(), self.counters.due_ns(), self.again_due_ns, late_ns].into_iter().flatten().min()
+        // Not while flows are checked: that causes turns, or waits for a reply, which causes one.
+        let again_ns = self.again_due_ns.filter(|_| !self.switch.has_to_revalidate());
+        [self.ports.due_ns(), self.counters.due_ns(), again_ns, late_ns].into_iter().flatten().min()
     }
 
     /// Notes that packets pass, so that counters and ports are read soon.

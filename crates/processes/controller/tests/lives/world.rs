@@ -108,11 +108,23 @@ impl World {
                 self.answer(link);
             }
             Event::Turn => {
-                self.controller.turn(self.now_ns);
+                self.turn();
             }
             Event::Wait(millis) => self.now_ns += millis * MILLI_NS,
             Event::Reconnect => self.reconnect(),
         }
+    }
+
+    /// Whether there is more to do. If not, nothing is due: the process would take turns without an end.
+    fn turn(&mut self) -> bool {
+        let has_more = self.controller.turn(self.now_ns);
+        let due_ns = self.controller.due_ns();
+        assert!(
+            has_more || due_ns.is_none_or(|due_ns| due_ns > self.now_ns),
+            "due at {due_ns:?}, now {}",
+            self.now_ns
+        );
+        has_more
     }
 
     fn remove_switch(&mut self, name: &str) {
@@ -211,7 +223,7 @@ impl World {
             self.tell();
         }
         loop {
-            let mut is_busy = self.controller.turn(self.now_ns);
+            let mut is_busy = self.turn();
             for link in 0..LINKS {
                 while self.send(link) | self.answer(link) {
                     is_busy = true;
