@@ -252,6 +252,13 @@ def children(pid):
     return found
 
 
+def warn_of_task_groups():
+    """For what measures guests: a line about a setting with which Linux may leave them without CPU."""
+    setting = pathlib.Path("/proc/sys/kernel/sched_autogroup_enabled")
+    if setting.exists() and setting.read_text().strip() == "1":
+        print("figures may vary: sysctl kernel.sched_autogroup_enabled=0 (CONTRIBUTING.md, \"CPU for guests\")", file=sys.stderr)
+
+
 def cpu_seconds(pids, with_ended=False):
     """CPU time of processes so far. `with_ended`: also of their children that ended, and some of the processes may have ended."""
     ticks = 0

@@ -254,7 +254,7 @@ class Phase:
         self.descriptors = [crew.descriptors()]
         for _ in range(self.count):
             self.replace_once()
-        self.descriptors.append(crew.descriptors())
+        self.descriptors.append(self.settled_descriptors())
         self.connections_lost = crew.connections_lost()
         self.lasted_s = time.monotonic() - began
         crew.quiet()
@@ -263,6 +263,12 @@ class Phase:
         self.drops = crew.drops() - drops
         self.dpdk_drops = crew.dpdk_drops()
         return self
+
+    def settled_descriptors(self):
+        """Those of now. A process that stands by is started, and hears of guests, some time after a replacement."""
+        with contextlib.suppress(Failure):
+            wait_until("as many descriptors as before", lambda: self.crew.descriptors() == self.descriptors[0], 10)
+        return self.crew.descriptors()
 
     def replace_once(self):
         time.sleep(self.period_s)
