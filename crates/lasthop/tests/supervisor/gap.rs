@@ -65,7 +65,7 @@ fn guests_that_reset_or_change_memory_are_served_afterwards() {
 fn guests_and_questions_that_come_wait_and_are_let_in() {
     let service = Service::start(&["--vnic", "one", "--vnic", "two"]);
     let mut two = guest(&service.switch, "two", TWO);
-    let (guest, asker) = in_the_gap(&service, || {
+    let (guest, caller) = in_the_gap(&service, || {
         let connect = |name| UnixStream::connect(service.switch.path(name)).expect("somebody listens");
         (connect("one.sock"), connect("control.sock"))
     });
@@ -73,9 +73,9 @@ fn guests_and_questions_that_come_wait_and_are_let_in() {
     let mut one = Guest::over(guest, options).expect("attached");
     running(&service.switch, "one");
     talk(&mut one, &mut two, 1);
-    (&asker).write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"version\"}\n").expect("written");
-    asker.set_read_timeout(Some(WAIT)).expect("a socket");
-    assert_eq!((&asker).read(&mut [0]).expect("an answer"), 1);
+    (&caller).write_all(b"{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"version\"}\n").expect("written");
+    caller.set_read_timeout(Some(WAIT)).expect("a socket");
+    assert_eq!((&caller).read(&mut [0]).expect("an answer"), 1);
 }
 
 #[test]

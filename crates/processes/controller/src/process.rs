@@ -330,7 +330,7 @@ impl Process {
                 name: name.clone(),
                 addresses: addresses.len(),
                 counters,
-                askers: Vec::new(),
+                callers: Vec::new(),
             });
             entries.extend(addresses.into_iter().map(|address| FdbLine {
                 switch: name.clone(),

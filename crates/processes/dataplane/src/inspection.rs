@@ -12,13 +12,13 @@ use lasthop_runtime::fault::Fault;
 use super::datapath::Datapath;
 use super::sessions::Sessions;
 
-/// The facts about all guests, or about that of port `name`; and `askers`, the connections of external clients that
+/// The facts about all guests, or about that of port `name`; and `callers`, the connections of external clients that
 /// receive misses.
 pub(super) fn inspect(
     datapath: &Datapath,
     sessions: &Sessions,
     name: Option<&str>,
-    askers: Vec<u64>,
+    callers: Vec<u64>,
 ) -> Result<Inspection, Fault> {
     let views = sessions.look(|port, session| {
         let is_wanted = name.is_none_or(|name| name == port);
@@ -34,8 +34,8 @@ pub(super) fn inspect(
         ports: datapath.stats()?.ports,
         fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
-        is_asked: !askers.is_empty(),
-        askers,
+        is_asked: !callers.is_empty(),
+        callers,
     })
 }
 

@@ -317,8 +317,8 @@ impl Switch {
             }
             Order::Stats => self.datapath.stats().map(Answer::Stats),
             Order::Inspect { name } => {
-                let askers = self.interface.askers(&self.datapath);
-                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), askers)
+                let callers = self.interface.callers(&self.datapath);
+                inspection::inspect(&self.datapath, &self.sessions, name.as_deref(), callers)
                     .map(Answer::Inspection)
             }
             Order::Fdb { switch, in_parts } => Ok(Answer::Fdb(self.fdb(id, switch.as_deref(), in_parts))),
@@ -357,9 +357,9 @@ impl Switch {
 
     /// The facts that each switch knows, and the controller of its packets.
     fn switches(&self) -> Vec<SwitchInside> {
-        let (mut all, askers) = (self.datapath.switches(), self.interface.askers(&self.datapath));
+        let (mut all, callers) = (self.datapath.switches(), self.interface.callers(&self.datapath));
         for switch in all.iter_mut().filter(|switch| self.datapath.is_for_outside(switch.name.as_str())) {
-            switch.askers.clone_from(&askers);
+            switch.callers.clone_from(&callers);
         }
         all
     }

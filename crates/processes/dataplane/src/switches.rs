@@ -195,7 +195,7 @@ impl NamedSwitches {
             name: name.clone(),
             addresses: self.count(*number, addresses),
             counters: self.counters(*number),
-            askers: Vec::new(),
+            callers: Vec::new(),
         };
         self.numbers.iter().map(inside).collect()
     }

@@ -36,7 +36,7 @@ use self::answers::AnswerLimit;
 use self::arena::{add_to, read_span};
 use self::arrivals::{Arrivals, Arrived};
 use self::control::Endpoint;
-use self::errors::{ErrorQueue, Heard, is_of_icmp};
+use self::errors::{ErrorQueue, ReceivedErrors, is_of_icmp};
 use self::fragments::Fragments;
 use self::headers::{Headers, START_BYTES, TAGGED_BYTES, WRITTEN_BYTES_MAX};
 use self::peers::Peers;
@@ -322,10 +322,10 @@ impl UdpQueue {
     }
 
     /// Reads the error queue if the last call failed; with the number of datagrams of the message that it failed at.
-    fn hear(&mut self) -> (usize, Heard) {
+    fn hear(&mut self) -> (usize, ReceivedErrors) {
         match self.outbox.take_failed() {
             Some(failed) => (failed, self.errors.take(self.fd.as_fd())),
-            None => (1, Heard::default()),
+            None => (1, ReceivedErrors::default()),
         }
     }
 

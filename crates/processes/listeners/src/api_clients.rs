@@ -18,7 +18,7 @@ use super::sockets::ListenSocket;
 
 /// The client that gets the answer.
 #[derive(Clone, Debug)]
-pub struct Asker {
+pub struct Caller {
     /// Its number.
     pub client: u32,
     /// The request's id; `None` if no answer is wanted.
@@ -74,34 +74,34 @@ impl ApiClients {
     }
 
     /// Answers a request, if an answer is wanted.
-    pub fn answer(&mut self, asker: Asker, result: Result<Value, Fault>) {
-        let result = if asker.in_vnic_form { result.map(in_vnic_form) } else { result };
-        let line = asker.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
+    pub fn answer(&mut self, caller: Caller, result: Result<Value, Fault>) {
+        let result = if caller.in_vnic_form { result.map(in_vnic_form) } else { result };
+        let line = caller.id.map(|id| rpc::write_answer(&id, &result)).unwrap_or_default();
         if let Some(control) = &mut self.control {
-            control.answer(asker.client, line);
-            self.answered.push_back(asker.client);
+            control.answer(caller.client, line);
+            self.answered.push_back(caller.client);
         }
     }
 
     /// As `answer`, if there is an answer.
-    pub fn answer_any(&mut self, answer: Option<(Asker, Result<Value, Fault>)>) {
-        answer.into_iter().for_each(|(asker, result)| self.answer(asker, result));
+    pub fn answer_any(&mut self, answer: Option<(Caller, Result<Value, Fault>)>) {
+        answer.into_iter().for_each(|(caller, result)| self.answer(caller, result));
     }
 
     /// Whether a client may also choose which programs run here.
-    pub fn is_owner(&self, asker: &Asker) -> bool {
-        self.control.as_ref().is_some_and(|control| control.is_owner(asker.client))
+    pub fn is_owner(&self, caller: &Caller) -> bool {
+        self.control.as_ref().is_some_and(|control| control.is_owner(caller.client))
     }
 
     /// Duplicates a client's connection; `None` if it has gone.
-    pub fn share(&self, asker: &Asker) -> Option<std::io::Result<ForeignFd>> {
-        self.control.as_ref().and_then(|control| control.share(asker.client))
+    pub fn share(&self, caller: &Caller) -> Option<std::io::Result<ForeignFd>> {
+        self.control.as_ref().and_then(|control| control.share(caller.client))
     }
 
     /// Ends our part of a client's connection, which another process serves from now on.
-    pub fn hand_over(&mut self, asker: &Asker, poller: &Poller) {
+    pub fn hand_over(&mut self, caller: &Caller, poller: &Poller) {
         if let Some(control) = &mut self.control {
-            control.hand_over(asker.client, poller);
+            control.hand_over(caller.client, poller);
         }
     }
 

@@ -27,7 +27,7 @@ mod lent;
 mod sockets;
 
 pub use access::SocketAccess;
-pub use api_clients::{ApiClients, Asker};
+pub use api_clients::{ApiClients, Caller};
 pub use control::{ApiSources, RequestLine};
 pub use control_clients::ControlClients;
 pub use datapath_listener::DatapathListener;

@@ -6,7 +6,7 @@ use lasthop_api::capture::CaptureSpec;
 use lasthop_api::orders::Order;
 use lasthop_api::profile::ProfileSpec;
 use lasthop_api::rpc;
-use lasthop_listeners::{ApiClients, Asker};
+use lasthop_listeners::{ApiClients, Caller};
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Outputs;
@@ -56,7 +56,7 @@ impl Stream {
     /// Passes this client's connection to the switch process, which sends the reply: the supervisor sends none.
     pub(super) fn order(
         self,
-        asker: &Asker,
+        caller: &Caller,
         clients: &mut ApiClients,
         datapath_clients: &mut DatapathClients,
         out: &mut Outputs,
@@ -65,20 +65,20 @@ impl Stream {
             return Err(switch_process_down());
         }
         // A client that is gone needs no reply.
-        let Some(shared) = clients.share(asker) else {
+        let Some(shared) = clients.share(caller) else {
             return Ok(None);
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;
         datapath_clients.keep(&fd, &out.poller).map_err(failed)?;
         let greeting =
-            asker.id.as_ref().map(|id| rpc::write_answer(id, &Ok(self.answer))).unwrap_or_default();
+            caller.id.as_ref().map(|id| rpc::write_answer(id, &Ok(self.answer))).unwrap_or_default();
         let greeting = String::from_utf8_lossy(&greeting).into_owned();
         out.switch_process.order_with(
             (self.order)(greeting),
             vec![fd],
             OrderPurpose::Streamed,
-            Some(asker.clone()),
+            Some(caller.clone()),
         );
         Ok(None)
     }

@@ -8,7 +8,7 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::{self, Change};
 use lasthop_api::report::SetReport;
 use lasthop_fd_store::RecordKey;
-use lasthop_listeners::{Asker, check_absolute};
+use lasthop_listeners::{Caller, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Outputs;
@@ -22,16 +22,16 @@ impl Ports {
     pub(super) fn set(
         &mut self,
         params: Value,
-        asker: &Asker,
+        caller: &Caller,
         switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let (name, keys) = name_and_keys(params)?;
-        let number = self.table.find_in_form(&name, asker.in_vnic_form)?;
+        let number = self.table.find_in_form(&name, caller.in_vnic_form)?;
         let Some(port) = self.table.all.get(&number) else { return Ok(None) };
         let to = change::with_keys(&port.spec, keys)?;
         switches.check_switch_of(&to)?;
-        self.change_port(number, to, Some(asker.clone()), out)
+        self.change_port(number, to, Some(caller.clone()), out)
     }
 
     /// Like `set`, for a client that waits for a reply, or without one.
@@ -39,7 +39,7 @@ impl Ports {
         &mut self,
         number: u32,
         to: PortSpec,
-        asker: Option<Asker>,
+        caller: Option<Caller>,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         let Some(port) = self.table.all.get_mut(&number) else { return Ok(None) };
@@ -65,7 +65,7 @@ impl Ports {
         out.switch_process.order(
             order,
             OrderPurpose::Changed(Box::new(Changing { port: number, to, changes })),
-            asker,
+            caller,
         );
         Ok(None)
     }

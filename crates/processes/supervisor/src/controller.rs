@@ -27,7 +27,7 @@ use super::question::{ControllerAnswer, OrderPurpose, PendingQuestions, Question
 use super::source::Source;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::poller::Poller;
 
 /// How long a reply of the controller process is awaited. A stopped process must not prevent addresses from being
@@ -276,18 +276,18 @@ impl ControllerProcess {
 
     /// Asks a question for a client, which waits; returns the question if there is no process, or the process has no
     /// part in the answer.
-    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<(), Question> {
+    pub(super) fn ask(&mut self, question: Question, caller: &Caller) -> Result<(), Question> {
         if !self.process.is_up() {
             return Err(question);
         }
         let Some(order) = question.controller_order(self.pending.next_round()) else { return Err(question) };
         self.process.send(&order, Vec::new());
-        self.pending.wait(question, asker);
+        self.pending.wait(question, caller);
         Ok(())
     }
 
     /// Takes the questions that are answered up to this round, or have waited too long.
-    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Caller)> {
         self.pending.take_ready(round, now)
     }
 

@@ -49,7 +49,7 @@ impl Reports<'_> {
             switches: all.iter().map(|switch| switch.name.to_string()).collect(),
             is_secure: all.iter().any(|switch| switch.fail_mode() == FailMode::Secure),
             is_asked: inside.is_asked,
-            clients: self.datapath_clients.of(&inside.askers),
+            clients: self.datapath_clients.of(&inside.callers),
         };
         (!all.is_empty()).then_some(facts)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lasthop_api::driver_orders::{DriverOrder, DriverReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 
 use super::question::{PendingQuestions, Question};
 
@@ -54,19 +54,19 @@ impl Driver {
     }
 
     /// Requests counters for a client that waits for them.
-    pub(super) fn ask(&mut self, question: Question, asker: &Asker) {
+    pub(super) fn ask(&mut self, question: Question, caller: &Caller) {
         // One question at a time, so that none pile up if the process does not answer.
         if !self.is_asked {
             let round = self.pending.next_round();
             self.is_asked = self.process.is_up();
             self.process.send(&DriverOrder::Stats { round }, Vec::new());
         }
-        self.pending.wait(question, asker);
+        self.pending.wait(question, caller);
     }
 
     /// Takes the questions whose counters, of up to this round, have come, or that have waited too long; all, if there
     /// is no process.
-    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Caller)> {
         let round = if self.process.is_up() { round } else { u64::MAX };
         self.pending.take_ready(round, now)
     }

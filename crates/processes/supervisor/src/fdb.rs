@@ -7,7 +7,7 @@ use serde_json::Value;
 use lasthop_api::fdb::{Flush, STATIC_ENTRIES_MAX, StaticEntry, too_many};
 use lasthop_api::orders::Order;
 use lasthop_api::switches;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
 use super::Outputs;
@@ -27,7 +27,7 @@ impl SwitchTable {
     pub(super) fn add_entry(
         &self,
         entry: StaticEntry,
-        asker: &Asker,
+        caller: &Caller,
         ports: &PortTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
@@ -35,19 +35,19 @@ impl SwitchTable {
         if self.static_entries.len() >= STATIC_ENTRIES_MAX {
             return Err(too_many());
         }
-        order(Order::FdbAdd(entry.clone()), OrderPurpose::FdbAdded { port, entry }, asker, out)
+        order(Order::FdbAdd(entry.clone()), OrderPurpose::FdbAdded { port, entry }, caller, out)
     }
 
     /// Removes a static address. The reply comes when the switch has done so.
     pub(super) fn delete_entry(
         &self,
         entry: StaticEntry,
-        asker: &Asker,
+        caller: &Caller,
         ports: &PortTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
         ports.find(entry.port.as_str())?;
-        order(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), asker, out)
+        order(Order::FdbDel(entry.clone()), OrderPurpose::FdbDeleted(entry), caller, out)
     }
 
     /// The question for the addresses of one switch or all. Refuses a switch without a table.
@@ -74,10 +74,15 @@ impl PortTable {
     }
 }
 
-fn order(order: Order, what: OrderPurpose, asker: &Asker, out: &mut Outputs) -> Result<Option<Value>, Fault> {
+fn order(
+    order: Order,
+    what: OrderPurpose,
+    caller: &Caller,
+    out: &mut Outputs,
+) -> Result<Option<Value>, Fault> {
     if !out.switch_process.process.is_up() {
         return Err(switch_process_down());
     }
-    out.switch_process.order(order, what, Some(asker.clone()));
+    out.switch_process.order(order, what, Some(caller.clone()));
     Ok(None)
 }

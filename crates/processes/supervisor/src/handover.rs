@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use log::{info, warn};
 
 use lasthop_api::orders::Answer;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
 use super::ports::Ports;
@@ -17,14 +17,14 @@ use super::{Outputs, Supervisor};
 
 impl Supervisor {
     /// Begins an upgrade. The reply comes when it is done or refused.
-    pub(super) fn upgrade(&mut self, params: UpgradeParams, asker: &Asker) -> Result<(), Fault> {
+    pub(super) fn upgrade(&mut self, params: UpgradeParams, caller: &Caller) -> Result<(), Fault> {
         // The control group may configure networks, but not run programs as the switch's user.
-        if !self.clients.is_owner(asker) {
+        if !self.clients.is_owner(caller) {
             let why = "an upgrade is for root and the user who started the switch; ask one of them";
             return Err(Fault::refused(why));
         }
         self.standby.end(&mut self.ports);
-        self.upgrades.begin(params, asker, &self.switches, self.settings.controller, &mut self.out)
+        self.upgrades.begin(params, caller, &self.switches, self.settings.controller, &mut self.out)
     }
 
     /// Handles the old switch's reply to the order to rest.
@@ -73,7 +73,7 @@ impl Supervisor {
         info!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
         self.ports.taken(finished.refused.into_iter().collect(), &mut self.out);
         self.controller.renew(program);
-        self.clients.answer(finished.asker, Ok(answer));
+        self.clients.answer(finished.caller, Ok(answer));
     }
 }
 

@@ -379,8 +379,8 @@ impl Supervisor {
         if self.out.switch_process.look_for_life(is_busy, now, &self.out.poller) {
             self.answer_without_switch();
         }
-        for (asker, fault) in self.out.switch_process.give_up_waiting(now) {
-            self.clients.answer(asker, Err(fault));
+        for (caller, fault) in self.out.switch_process.give_up_waiting(now) {
+            self.clients.answer(caller, Err(fault));
         }
         if is_due(self.controller.due()) {
             self.controller_on_time(now);

@@ -9,7 +9,7 @@ use serde_json::Value;
 use lasthop_api::orders::{Answer, Report};
 use lasthop_api::report::SwitchReport;
 use lasthop_fd_store::RecordKey;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
@@ -106,14 +106,14 @@ impl Supervisor {
                 self.out.switch_process.add_addresses(id, fdb.entries);
             }
             Report::Reply { id, result } => {
-                if let Some((what, asker, result)) = self.out.switch_process.answered(id, result) {
-                    self.on_reply(what, asker, result);
+                if let Some((what, caller, result)) = self.out.switch_process.answered(id, result) {
+                    self.on_reply(what, caller, result);
                 }
             }
         }
     }
 
-    fn on_reply(&mut self, what: OrderPurpose, asker: Option<Asker>, result: Result<Answer, Fault>) {
+    fn on_reply(&mut self, what: OrderPurpose, caller: Option<Caller>, result: Result<Answer, Fault>) {
         let answer = match what {
             OrderPurpose::Added { port, is_new } => self.port_added(port, is_new, result.map(drop)),
             OrderPurpose::SwitchAdded { name, is_new } => {
@@ -161,13 +161,13 @@ impl Supervisor {
             OrderPurpose::Streamed => match result {
                 Ok(_) => {
                     // The switch owns the connection now.
-                    asker.iter().for_each(|asker| self.clients.hand_over(asker, &self.out.poller));
+                    caller.iter().for_each(|caller| self.clients.hand_over(caller, &self.out.poller));
                     return;
                 }
                 Err(fault) => Err(fault),
             },
             OrderPurpose::Question(Question::Explain(question), _) => {
-                return self.answer_explanation(&question, result, asker);
+                return self.answer_explanation(&question, result, caller);
             }
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch_process.process.pid();
@@ -176,8 +176,8 @@ impl Supervisor {
                 self.reports().conclude(&question, &controller, answer)
             }),
         };
-        match (asker, answer) {
-            (Some(asker), answer) => self.clients.answer(asker, answer),
+        match (caller, answer) {
+            (Some(caller), answer) => self.clients.answer(caller, answer),
             (None, Err(fault)) if matches!(self.stage, Stage::Starting) => self.fail_start(fault),
             (None, Err(fault)) => warn!(limited = true; "{fault}"),
             (None, Ok(_)) => {}
@@ -187,7 +187,7 @@ impl Supervisor {
     /// Replies to every waiting client that no answer will come.
     pub(super) fn fail_waiting(&mut self) {
         let is_starting = !matches!(self.stage, Stage::Serving);
-        for (what, asker) in self.out.switch_process.take_unanswered() {
+        for (what, caller) in self.out.switch_process.take_unanswered() {
             let is_removal = matches!(what, OrderPurpose::Removed | OrderPurpose::SwitchRemoved { .. });
             match what {
                 OrderPurpose::Added { port, is_new: true } => self.ports.forget_port(port, &mut self.out),
@@ -199,10 +199,10 @@ impl Supervisor {
                 }
                 _ => {}
             }
-            if let (Some(asker), false) = (asker, is_starting) {
+            if let (Some(caller), false) = (caller, is_starting) {
                 // A port to be removed is gone, since the next process will not get it.
                 let answer = if is_removal { Ok(Value::Bool(true)) } else { Err(switch_process_down()) };
-                self.clients.answer(asker, answer);
+                self.clients.answer(caller, answer);
             }
         }
     }

@@ -17,7 +17,7 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
 use lasthop_api::settings::TunnelGro;
 use lasthop_fd_store::RecordKey;
-use lasthop_listeners::{Asker, check_absolute};
+use lasthop_listeners::{Caller, check_absolute};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller};
@@ -61,7 +61,7 @@ impl Ports {
     pub(super) fn add(
         &mut self,
         spec: PortSpec,
-        asker: &Asker,
+        caller: &Caller,
         switches: &SwitchTable,
         out: &mut Outputs,
     ) -> Result<(), Fault> {
@@ -70,7 +70,7 @@ impl Ports {
             return Err(switch_process_down());
         }
         let number = self.open(spec, switches, out)?;
-        self.tell_of_port(number, true, Some(asker.clone()), out);
+        self.tell_of_port(number, true, Some(caller.clone()), out);
         Ok(())
     }
 
@@ -105,7 +105,7 @@ impl Ports {
         &mut self,
         number: u32,
         is_new: bool,
-        asker: Option<Asker>,
+        caller: Option<Caller>,
         out: &mut Outputs,
     ) {
         let name =
@@ -113,7 +113,7 @@ impl Ports {
         let memory = self.counters.memory(number, &name, &mut out.store);
         let Some(order) = self.table.note_told(number) else { return };
         let what = OrderPurpose::Added { port: number, is_new };
-        out.switch_process.order_with(order, memory.into_iter().map(Into::into).collect(), what, asker);
+        out.switch_process.order_with(order, memory.into_iter().map(Into::into).collect(), what, caller);
     }
 
     /// Handles the switch's reply about a port. A refused new port is removed.
@@ -202,7 +202,7 @@ impl Ports {
     pub(super) fn delete(
         &mut self,
         number: u32,
-        asker: &Asker,
+        caller: &Caller,
         switches: &mut SwitchTable,
         out: &mut Outputs,
     ) -> Option<Value> {
@@ -212,7 +212,7 @@ impl Ports {
         if !out.switch_process.process.is_up() {
             return Some(Value::Bool(true));
         }
-        out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(asker.clone()));
+        out.switch_process.order(Order::RemovePort { name }, OrderPurpose::Removed, Some(caller.clone()));
         None
     }
 

@@ -14,7 +14,7 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::Change;
 use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
 use serde::Serialize;
 use serde_json::Value;
@@ -239,7 +239,7 @@ pub(super) struct PendingQuestions {
 struct PendingQuestion {
     round: u64,
     question: Question,
-    asker: Asker,
+    caller: Caller,
     until: Instant,
 }
 
@@ -256,9 +256,9 @@ impl PendingQuestions {
     }
 
     /// Adds a client that waits for the answer to the last question.
-    pub(super) fn wait(&mut self, question: Question, asker: &Asker) {
+    pub(super) fn wait(&mut self, question: Question, caller: &Caller) {
         let until = Instant::now() + self.patience;
-        self.queue.push_back(PendingQuestion { round: self.round, question, asker: asker.clone(), until });
+        self.queue.push_back(PendingQuestion { round: self.round, question, caller: caller.clone(), until });
     }
 
     /// When the first client's wait ends.
@@ -267,11 +267,11 @@ impl PendingQuestions {
     }
 
     /// Takes the clients whose question, of up to `round`, is answered, or that have waited too long.
-    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Asker)> {
+    pub(super) fn take_ready(&mut self, round: u64, now: Instant) -> Vec<(Question, Caller)> {
         let is_ready = |asked: &PendingQuestion| asked.round <= round || asked.until <= now;
         let (ready, waiting): (VecDeque<_>, VecDeque<_>) =
             std::mem::take(&mut self.queue).into_iter().partition(is_ready);
         self.queue = waiting;
-        ready.into_iter().map(|asked| (asked.question, asked.asker)).collect()
+        ready.into_iter().map(|asked| (asked.question, asked.caller)).collect()
     }
 }

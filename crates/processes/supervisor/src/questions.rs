@@ -14,7 +14,7 @@ use std::time::Instant;
 use lasthop_api::orders::Answer;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::StatsReport;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
 use serde_json::Value;
 
@@ -27,40 +27,40 @@ use super::reports::Reports;
 
 impl Supervisor {
     /// Asks a question. `None`: the reply comes later.
-    pub(super) fn ask(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn ask(&mut self, question: Question, caller: &Caller) -> Result<Option<Value>, Fault> {
         let needs_counters = match &question {
             Question::Ports { filter, .. } => filter.backend != Some(BackendKind::VhostUser),
             Question::Doctor { .. } => self.ports.table.all.values().any(|port| port.device().is_some()),
             _ => false,
         };
         if !needs_counters {
-            return self.ask_controller(question, asker);
+            return self.ask_controller(question, caller);
         }
-        self.ports.driver.ask(question, asker);
+        self.ports.driver.ask(question, caller);
         self.answer_driver_clients(0, Instant::now());
         Ok(None)
     }
 
     /// After a change of rules: the client gets its reply when flows follow them.
-    pub(super) fn await_rules(&mut self, value: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+    pub(super) fn await_rules(&mut self, value: Value, caller: &Caller) -> Result<Option<Value>, Fault> {
         if !self.switches.all.iter().any(is_controlled) {
             // No port has rules.
             return Ok(Some(value));
         }
         self.settle_controller();
-        self.controller.ask(Question::Rules(value), asker).map(|()| None).map_err(|_| not_in_effect())
+        self.controller.ask(Question::Rules(value), caller).map(|()| None).map_err(|_| not_in_effect())
     }
 
     /// Continues `ask` once counters of device ports are known.
-    fn ask_controller(&mut self, question: Question, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn ask_controller(&mut self, question: Question, caller: &Caller) -> Result<Option<Value>, Fault> {
         if !self.out.switch_process.process.is_up()
             && let Some(answer) = self.reports().conclude_without_switch(&question)
         {
             return answer.map(Some);
         }
-        match self.controller.ask(question, asker) {
+        match self.controller.ask(question, caller) {
             Ok(()) => Ok(None),
-            Err(question) => self.ask_switch(question, Rc::default(), asker),
+            Err(question) => self.ask_switch(question, Rc::default(), caller),
         }
     }
 
@@ -69,7 +69,7 @@ impl Supervisor {
         &mut self,
         question: Question,
         controller: Rc<ControllerAnswer>,
-        asker: &Asker,
+        caller: &Caller,
     ) -> Result<Option<Value>, Fault> {
         if !self.out.switch_process.process.is_up() {
             return Err(switch_process_down());
@@ -79,15 +79,15 @@ impl Supervisor {
             return self.reports().conclude_alone(&question).map(Some);
         }
         let (order, purpose) = (question.switch_order(), OrderPurpose::Question(question, controller));
-        self.out.switch_process.order(order, purpose, Some(asker.clone()));
+        self.out.switch_process.order(order, purpose, Some(caller.clone()));
         Ok(None)
     }
 
     /// Continues with the questions whose counters, of up to this round, have come, or that have waited too long.
     pub(super) fn answer_driver_clients(&mut self, round: u64, now: Instant) {
-        for (question, asker) in self.ports.driver.take_ready(round, now) {
-            if let Some(answer) = self.ask_controller(question, &asker).transpose() {
-                self.clients.answer(asker, answer);
+        for (question, caller) in self.ports.driver.take_ready(round, now) {
+            if let Some(answer) = self.ask_controller(question, &caller).transpose() {
+                self.clients.answer(caller, answer);
             }
         }
     }
@@ -103,17 +103,17 @@ impl Supervisor {
         let told = Rc::new(told);
         let ready = self.controller.take_ready(round, now);
         let is_any = !ready.is_empty();
-        for (mut question, asker) in ready {
+        for (mut question, caller) in ready {
             if let Question::Explain(question) = &mut question {
                 question.consulted(&told.consultations);
             }
             if let Question::Rules(value) = question {
                 let answer = if told.has_settled { Ok(value) } else { Err(not_in_effect()) };
-                self.clients.answer(asker, answer);
+                self.clients.answer(caller, answer);
                 continue;
             }
-            if let Some(answer) = self.ask_switch(question, Rc::clone(&told), &asker).transpose() {
-                self.clients.answer(asker, answer);
+            if let Some(answer) = self.ask_switch(question, Rc::clone(&told), &caller).transpose() {
+                self.clients.answer(caller, answer);
             }
         }
         is_any
@@ -124,26 +124,26 @@ impl Supervisor {
         &mut self,
         question: &ExplainQuestion,
         result: Result<Answer, Fault>,
-        asker: Option<Asker>,
+        caller: Option<Caller>,
     ) {
-        let Some(asker) = asker else { return };
+        let Some(caller) = caller else { return };
         let explained = match result {
             Ok(Answer::Explained(explained)) => explained,
-            Ok(_) => return self.clients.answer(asker, Err(strange_answer())),
-            Err(fault) => return self.clients.answer(asker, Err(fault)),
+            Ok(_) => return self.clients.answer(caller, Err(strange_answer())),
+            Err(fault) => return self.clients.answer(caller, Err(fault)),
         };
         let continued = question.continued(&explained).map(|question| Question::Explain(Box::new(question)));
-        let is_asked = continued.is_some_and(|question| self.controller.ask(question, &asker).is_ok());
+        let is_asked = continued.is_some_and(|question| self.controller.ask(question, &caller).is_ok());
         if !is_asked {
-            self.clients.answer(asker, to_json(&explained.report));
+            self.clients.answer(caller, to_json(&explained.report));
         }
     }
 
     /// Answers clients that wait for a switch process that does not answer, with the facts that are known without it.
     pub(super) fn answer_without_switch(&mut self) {
-        for (question, asker) in self.out.switch_process.take_questions() {
+        for (question, caller) in self.out.switch_process.take_questions() {
             let answer = self.reports().conclude_alone(&question);
-            self.clients.answer(asker, answer);
+            self.clients.answer(caller, answer);
         }
     }
 }

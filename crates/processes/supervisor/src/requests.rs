@@ -16,7 +16,7 @@ use lasthop_api::report::{
 use lasthop_api::rpc;
 use lasthop_api::sched::SchedTrace;
 use lasthop_api::settings::Settings;
-use lasthop_listeners::{Asker, RequestLine};
+use lasthop_listeners::{Caller, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::sandbox::Layer;
 
@@ -98,59 +98,59 @@ impl Supervisor {
     fn serve_line(&mut self, (client, line): RequestLine) {
         match rpc::read_call(&line) {
             Err((id, fault)) => {
-                self.clients.answer(Asker { client, id: Some(id), in_vnic_form: false }, Err(fault))
+                self.clients.answer(Caller { client, id: Some(id), in_vnic_form: false }, Err(fault))
             }
             Ok(call) => {
                 let in_vnic_form = call.method.starts_with("vnic.");
-                let asker = Asker { client, id: call.id, in_vnic_form };
+                let caller = Caller { client, id: call.id, in_vnic_form };
                 debug!(limited = true; "request {}", call.method);
-                match self.call(&call.method, call.params, &asker) {
+                match self.call(&call.method, call.params, &caller) {
                     Ok(None) => {}
-                    Ok(Some(value)) => self.clients.answer(asker, Ok(value)),
-                    Err(fault) => self.clients.answer(asker, Err(fault)),
+                    Ok(Some(value)) => self.clients.answer(caller, Ok(value)),
+                    Err(fault) => self.clients.answer(caller, Err(fault)),
                 }
             }
         }
     }
 
     /// Executes a request. `None`: the reply comes later.
-    fn call(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn call(&mut self, method: &str, params: Value, caller: &Caller) -> Result<Option<Value>, Fault> {
         match method {
-            "switch.set" => self.switch_set(&rpc::params(params)?, asker),
-            "switch.add" => self.switches.add(rpc::params(params)?, asker, &mut self.out).map(|()| None),
+            "switch.set" => self.switch_set(&rpc::params(params)?, caller),
+            "switch.add" => self.switches.add(rpc::params(params)?, caller, &mut self.out).map(|()| None),
             "switch.del" => {
                 let name = rpc::params::<Named>(params)?.name;
-                self.switches.delete(&name, asker, &self.ports.table, &mut self.out)
+                self.switches.delete(&name, caller, &self.ports.table, &mut self.out)
             }
-            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Switches, asker)),
+            "switch.list" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Switches, caller)),
             "vnic.add" => {
                 let VnicForm(spec) = rpc::params(params)?;
-                self.ports.add(spec, asker, &self.switches, &mut self.out).map(|()| None)
+                self.ports.add(spec, caller, &self.switches, &mut self.out).map(|()| None)
             }
             "port.add" => {
-                self.ports.add(rpc::params(params)?, asker, &self.switches, &mut self.out).map(|()| None)
+                self.ports.add(rpc::params(params)?, caller, &self.switches, &mut self.out).map(|()| None)
             }
             "vnic.del" | "port.del" => {
                 let name = rpc::params::<Named>(params)?.name;
-                let number = self.ports.table.find_in_form(&name, asker.in_vnic_form)?;
+                let number = self.ports.table.find_in_form(&name, caller.in_vnic_form)?;
                 self.ports.table.check_removable(number)?;
-                Ok(self.ports.delete(number, asker, &mut self.switches, &mut self.out))
+                Ok(self.ports.delete(number, caller, &mut self.switches, &mut self.out))
             }
-            "vnic.set" | "port.set" => self.ports.set(params, asker, &self.switches, &mut self.out),
+            "vnic.set" | "port.set" => self.ports.set(params, caller, &self.switches, &mut self.out),
             "vnic.list" => {
                 let Nothing {} = rpc::params(params)?;
                 let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
-                self.ask(Question::Ports { name: None, filter }, asker)
+                self.ask(Question::Ports { name: None, filter }, caller)
             }
-            "port.list" => self.ask(Question::Ports { name: None, filter: rpc::params(params)? }, asker),
+            "port.list" => self.ask(Question::Ports { name: None, filter: rpc::params(params)? }, caller),
             "vnic.show" | "port.show" => {
                 let Named { name } = rpc::params(params)?;
-                let number = self.ports.table.find_in_form(&name, asker.in_vnic_form)?;
+                let number = self.ports.table.find_in_form(&name, caller.in_vnic_form)?;
                 let backend = self.ports.table.all.get(&number).map(|port| port.spec.kind());
-                self.ask(Question::Ports { name: Some(name), filter: PortFilter { backend } }, asker)
+                self.ask(Question::Ports { name: Some(name), filter: PortFilter { backend } }, caller)
             }
             "vlan.show" => rpc::params(params).and_then(|Nothing {}| self.reports().vlan_show().map(Some)),
-            "fdb.add" | "fdb.del" | "fdb.flush" | "fdb.show" => self.call_fdb(method, params, asker),
+            "fdb.add" | "fdb.del" | "fdb.flush" | "fdb.show" => self.call_fdb(method, params, caller),
             "acl.list" => {
                 let Nothing {} = rpc::params(params)?;
                 to_json(&self.switches.acl_report(&self.ports.table)).map(Some)
@@ -158,24 +158,24 @@ impl Supervisor {
             "acl.add" | "acl.del" | "acl.set" => {
                 let (ports, store) = (&self.ports.table, &mut self.out.store);
                 let changed = self.switches.change_rules(method, params, ports, store)?;
-                self.await_rules(changed, asker)
+                self.await_rules(changed, caller)
             }
-            "upgrade" => self.upgrade(rpc::params(params)?, asker).map(|()| None),
+            "upgrade" => self.upgrade(rpc::params(params)?, caller).map(|()| None),
             "stats" => {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
-                self.ask(Question::Stats { name }, asker)
+                self.ask(Question::Stats { name }, caller)
             }
             "capture" | "profile" => {
                 let stream = Stream::asked(method, params, &self.ports.table)?;
-                stream.order(asker, &mut self.clients, &mut self.datapath_clients, &mut self.out)
+                stream.order(caller, &mut self.clients, &mut self.datapath_clients, &mut self.out)
             }
             "doctor" => {
                 let name = self.ports.table.checked(rpc::params::<MaybeNamed>(params)?.name)?;
-                self.ask(Question::Doctor { name }, asker)
+                self.ask(Question::Doctor { name }, caller)
             }
-            "explain" => self.explain(rpc::params(params)?, asker),
-            "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, asker)),
-            "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(asker)),
+            "explain" => self.explain(rpc::params(params)?, caller),
+            "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, caller)),
+            "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(caller)),
             "sched.set" => self.scheduler.set(&rpc::params(params)?).map(Some),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
@@ -183,13 +183,13 @@ impl Supervisor {
         }
     }
 
-    fn call_fdb(&mut self, method: &str, params: Value, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn call_fdb(&mut self, method: &str, params: Value, caller: &Caller) -> Result<Option<Value>, Fault> {
         let (switches, ports) = (&self.switches, &self.ports.table);
         match method {
-            "fdb.add" => switches.add_entry(rpc::params(params)?, asker, ports, &mut self.out),
-            "fdb.del" => switches.delete_entry(rpc::params(params)?, asker, ports, &mut self.out),
-            "fdb.flush" => self.ask(ports.flush(rpc::params(params)?)?, asker),
-            _ => self.ask(switches.fdb_question(rpc::params(params)?)?, asker),
+            "fdb.add" => switches.add_entry(rpc::params(params)?, caller, ports, &mut self.out),
+            "fdb.del" => switches.delete_entry(rpc::params(params)?, caller, ports, &mut self.out),
+            "fdb.flush" => self.ask(ports.flush(rpc::params(params)?)?, caller),
+            _ => self.ask(switches.fdb_question(rpc::params(params)?)?, caller),
         }
     }
 
@@ -208,18 +208,18 @@ impl Supervisor {
         to_json(&made)
     }
 
-    fn explain(&mut self, spec: ExplainSpec, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn explain(&mut self, spec: ExplainSpec, caller: &Caller) -> Result<Option<Value>, Fault> {
         spec.frame()?;
         self.ports.table.checked(Some(spec.from.clone()))?;
-        self.ask(Question::Explain(Box::new(ExplainQuestion::new(spec))), asker)
+        self.ask(Question::Explain(Box::new(ExplainQuestion::new(spec))), caller)
     }
 
-    fn sched_trace(&mut self, asker: &Asker) -> Result<Option<Value>, Fault> {
+    fn sched_trace(&mut self, caller: &Caller) -> Result<Option<Value>, Fault> {
         if !self.scheduler.is_traced_by(&self.out.switch_process) {
             // It got no view, or its version has no traces.
             return to_json(&SchedTrace::default()).map(Some);
         }
-        self.ask(Question::SchedTrace, asker)
+        self.ask(Question::SchedTrace, caller)
     }
 }
 

@@ -12,7 +12,7 @@ use lasthop_api::report::{FdbLine, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchName;
 use lasthop_children::{ChildRole, Liveness, LivenessStep, Reaper, RestartingChild, SliceBoost};
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Poller;
@@ -27,15 +27,15 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(8);
 #[derive(Debug)]
 struct Waiting {
     what: OrderPurpose,
-    asker: Option<Asker>,
+    caller: Option<Caller>,
     until: Instant,
     /// Addresses of a partial answer.
     addresses: Vec<FdbLine>,
 }
 
 impl Waiting {
-    fn new(what: OrderPurpose, asker: Option<Asker>) -> Self {
-        Self { what, asker, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
+    fn new(what: OrderPurpose, caller: Option<Caller>) -> Self {
+        Self { what, caller, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
     }
 
     /// The whole answer, with this last part.
@@ -49,9 +49,9 @@ impl Waiting {
         }
     }
 
-    /// When the asker's wait ends.
+    /// When the caller's wait ends.
     fn due(&self) -> Option<Instant> {
-        self.asker.is_some().then_some(self.until)
+        self.caller.is_some().then_some(self.until)
     }
 }
 
@@ -101,9 +101,9 @@ impl SwitchProcess {
         }
     }
 
-    /// Sends an order; its reply is for `what` and for `asker`.
-    pub(super) fn order(&mut self, order: Order, what: OrderPurpose, asker: Option<Asker>) {
-        self.order_with(order, Vec::new(), what, asker);
+    /// Sends an order; its reply is for `what` and for `caller`.
+    pub(super) fn order(&mut self, order: Order, what: OrderPurpose, caller: Option<Caller>) {
+        self.order_with(order, Vec::new(), what, caller);
     }
 
     /// Like `order`, with descriptors.
@@ -112,7 +112,7 @@ impl SwitchProcess {
         order: Order,
         fds: Vec<ForeignFd>,
         what: OrderPurpose,
-        asker: Option<Asker>,
+        caller: Option<Caller>,
     ) -> u64 {
         self.next_request += 1;
         let id = self.next_request;
@@ -121,7 +121,7 @@ impl SwitchProcess {
             OrderPurpose::Started => OrderPrecedence::InTurn,
             _ => OrderPrecedence::of(&order),
         };
-        self.waiting.insert(id, Waiting::new(what, asker));
+        self.waiting.insert(id, Waiting::new(what, caller));
         self.send(Request { id, order }, fds, precedence);
         id
     }
@@ -167,10 +167,10 @@ impl SwitchProcess {
         &mut self,
         id: u64,
         result: Result<Answer, Fault>,
-    ) -> Option<(OrderPurpose, Option<Asker>, Result<Answer, Fault>)> {
+    ) -> Option<(OrderPurpose, Option<Caller>, Result<Answer, Fault>)> {
         let mut waiting = self.waiting.remove(&id)?;
         let result = result.map(|answer| waiting.whole(answer));
-        Some((waiting.what, waiting.asker, result))
+        Some((waiting.what, waiting.caller, result))
     }
 
     /// Whether a new switch is not confirmed by the switch process yet.
@@ -180,9 +180,9 @@ impl SwitchProcess {
     }
 
     /// Takes all open orders in their order: no reply will come.
-    pub(super) fn take_unanswered(&mut self) -> Vec<(OrderPurpose, Option<Asker>)> {
+    pub(super) fn take_unanswered(&mut self) -> Vec<(OrderPurpose, Option<Caller>)> {
         let waiting = std::mem::take(&mut self.waiting).into_values();
-        waiting.map(|waiting| (waiting.what, waiting.asker)).collect()
+        waiting.map(|waiting| (waiting.what, waiting.caller)).collect()
     }
 
     /// Has a late reply to the order to rest ignored.
@@ -191,21 +191,22 @@ impl SwitchProcess {
     }
 
     /// Takes the questions with a waiting client; they will not be answered.
-    pub(super) fn take_questions(&mut self) -> Vec<(Question, Asker)> {
-        let is_question =
-            |waiting: &Waiting| waiting.asker.is_some() && matches!(waiting.what, OrderPurpose::Question(..));
+    pub(super) fn take_questions(&mut self) -> Vec<(Question, Caller)> {
+        let is_question = |waiting: &Waiting| {
+            waiting.caller.is_some() && matches!(waiting.what, OrderPurpose::Question(..))
+        };
         let taken = self.waiting.extract_if(.., |_, waiting| is_question(waiting));
-        let both = |waiting: Waiting| match (waiting.what, waiting.asker) {
-            (OrderPurpose::Question(question, _), Some(asker)) => Some((question, asker)),
+        let both = |waiting: Waiting| match (waiting.what, waiting.caller) {
+            (OrderPurpose::Question(question, _), Some(caller)) => Some((question, caller)),
             _ => None,
         };
         taken.filter_map(|(_, waiting)| both(waiting)).collect()
     }
 
     /// Takes the clients that have waited too long, and why. Their orders may still be executed.
-    pub(super) fn give_up_waiting(&mut self, now: Instant) -> Vec<(Asker, Fault)> {
+    pub(super) fn give_up_waiting(&mut self, now: Instant) -> Vec<(Caller, Fault)> {
         let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
-        let askers: Vec<Asker> = late.filter_map(|waiting| waiting.asker.take()).collect();
+        let callers: Vec<Caller> = late.filter_map(|waiting| waiting.caller.take()).collect();
         let why = || {
             let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.pid());
             let state = procfs::state_text(pid);
@@ -214,7 +215,7 @@ impl SwitchProcess {
             );
             Fault::new(Kind::SwitchDown, why)
         };
-        askers.into_iter().map(|asker| (asker, why())).collect()
+        callers.into_iter().map(|caller| (caller, why())).collect()
     }
 
     /// When a client's wait ends, or the process has to be started or checked.

@@ -9,7 +9,7 @@ use lasthop_api::report::{SwitchInside, SwitchList, SwitchReport};
 use lasthop_api::switches::{self, SwitchChange, SwitchName, SwitchSpec};
 use lasthop_children::ChildRole;
 use lasthop_fd_store::{RecordKey, RecordStore};
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::port_table::PortTable;
@@ -25,7 +25,7 @@ const NAMED_MAX: usize = 3;
 
 impl SwitchTable {
     /// Adds a switch. The reply comes when the switch process has it.
-    pub(super) fn add(&mut self, spec: SwitchSpec, asker: &Asker, out: &mut Outputs) -> Result<(), Fault> {
+    pub(super) fn add(&mut self, spec: SwitchSpec, caller: &Caller, out: &mut Outputs) -> Result<(), Fault> {
         let name = spec.name.clone();
         if self.all.iter().any(|other| other.name == name) {
             let why = format!("there is a switch \"{name}\" already; choose another name");
@@ -41,7 +41,7 @@ impl SwitchTable {
             return Err(fault);
         }
         let purpose = OrderPurpose::SwitchAdded { name, is_new: true };
-        out.switch_process.order(Order::AddSwitch(spec), purpose, Some(asker.clone()));
+        out.switch_process.order(Order::AddSwitch(spec), purpose, Some(caller.clone()));
         Ok(())
     }
 
@@ -80,7 +80,7 @@ impl SwitchTable {
     pub(super) fn delete(
         &mut self,
         name: &str,
-        asker: &Asker,
+        caller: &Caller,
         ports: &PortTable,
         out: &mut Outputs,
     ) -> Result<Option<Value>, Fault> {
@@ -98,7 +98,7 @@ impl SwitchTable {
             return Ok(Some(Value::Bool(true)));
         }
         let order = Order::RemoveSwitch { name: name.to_owned() };
-        out.switch_process.order(order, OrderPurpose::SwitchRemoved { spec }, Some(asker.clone()));
+        out.switch_process.order(order, OrderPurpose::SwitchRemoved { spec }, Some(caller.clone()));
         Ok(None)
     }
 }
@@ -108,7 +108,7 @@ impl Supervisor {
     pub(super) fn switch_set(
         &mut self,
         change: &SwitchChange,
-        asker: &Asker,
+        caller: &Caller,
     ) -> Result<Option<Value>, Fault> {
         let (spec, is_other) = self.switches.changed(change)?;
         self.switches.check_rules_with(&spec, &self.ports.table)?;
@@ -119,7 +119,7 @@ impl Supervisor {
             return Err(switch_process_down());
         }
         let order = Order::SetSwitch(spec.clone());
-        self.out.switch_process.order(order, OrderPurpose::SwitchSet { spec }, Some(asker.clone()));
+        self.out.switch_process.order(order, OrderPurpose::SwitchSet { spec }, Some(caller.clone()));
         Ok(None)
     }
 
@@ -184,7 +184,7 @@ impl Reports<'_> {
             addresses: inside.map(|inside| inside.addresses),
             counters: inside.map(|inside| inside.counters.clone()).unwrap_or_default(),
             controller: (spec.module.as_str() == FLOW).then_some(spec.controller),
-            clients: inside.map(|inside| self.datapath_clients.of(&inside.askers)).unwrap_or_default(),
+            clients: inside.map(|inside| self.datapath_clients.of(&inside.callers)).unwrap_or_default(),
         }
     }
 }

@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use lasthop_api::orders::{Answer, Order, Report, STATE_VERSION};
 use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_children::RunningChild;
-use lasthop_listeners::Asker;
+use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
 
@@ -52,7 +52,7 @@ pub(super) struct UpgradeParams {
 }
 
 /// The client that requested an upgrade, and its reply.
-pub(super) type UpgradeAnswer = (Asker, Result<Value, Fault>);
+pub(super) type UpgradeAnswer = (Caller, Result<Value, Fault>);
 
 /// The upgrade in progress, if there is one.
 #[derive(Debug, Default)]
@@ -63,7 +63,7 @@ pub(super) struct Upgrades {
 #[derive(Debug)]
 struct Upgrade {
     program: PathBuf,
-    asker: Asker,
+    caller: Caller,
     step: Step,
 }
 
@@ -114,7 +114,7 @@ pub(super) struct ReadySuccessor {
 
 /// When guests began to wait, and the client that waits for the end of the upgrade.
 pub(super) struct WaitingGuests {
-    asker: Asker,
+    caller: Caller,
     since: Instant,
 }
 
@@ -128,7 +128,7 @@ pub(super) enum RestOutcome {
 /// A completed upgrade: the new process has all guests.
 pub(super) struct FinishedUpgrade {
     pub(super) program: PathBuf,
-    pub(super) asker: Asker,
+    pub(super) caller: Caller,
     /// How long guests waited, in microseconds.
     pub(super) pause_us: u64,
     /// Ports that it refused.
@@ -140,7 +140,7 @@ impl Upgrades {
     pub(super) fn begin(
         &mut self,
         params: UpgradeParams,
-        asker: &Asker,
+        caller: &Caller,
         switches: &SwitchTable,
         controller: Option<ControllerKind>,
         out: &mut Outputs,
@@ -159,7 +159,7 @@ impl Upgrades {
         let now = Instant::now();
         let (deadline, born) = (Deadline { asked: now, heard: now }, switches.all.clone());
         let step = Step::Preparing { successor, deadline, born, controller, setup: None };
-        self.current = Some(Upgrade { program, asker: asker.clone(), step });
+        self.current = Some(Upgrade { program, caller: caller.clone(), step });
         Ok(())
     }
 
@@ -362,8 +362,8 @@ impl Upgrades {
             return RestOutcome::Refused(self.refuse(CHANGED, ports, out));
         }
         match self.current.take() {
-            Some(Upgrade { program, asker, step: Step::Resting { successor, since, setup } }) => {
-                let waiting = WaitingGuests { asker, since };
+            Some(Upgrade { program, caller, step: Step::Resting { successor, since, setup } }) => {
+                let waiting = WaitingGuests { caller, since };
                 RestOutcome::Ready(Box::new(ReadySuccessor { successor, program, setup, waiting }))
             }
             other => {
@@ -376,21 +376,21 @@ impl Upgrades {
     /// Notes that the new process, which is the switch process now, was told to continue with all guests.
     pub(super) fn take_over(
         &mut self,
-        WaitingGuests { asker, since }: WaitingGuests,
+        WaitingGuests { caller, since }: WaitingGuests,
         program: PathBuf,
         refused: Vec<(u32, Fault)>,
     ) {
         let step = Step::TakingOver { since, heard: Instant::now(), refused };
-        self.current = Some(Upgrade { program, asker, step });
+        self.current = Some(Upgrade { program, caller, step });
     }
 
     /// Handles the end of the takeover. `None` if there was no upgrade, or one that began while a process started.
     pub(super) fn finish(&mut self) -> Option<FinishedUpgrade> {
         let taken = self.current.take_if(|upgrade| matches!(upgrade.step, Step::TakingOver { .. }))?;
-        let Upgrade { program, asker, step: Step::TakingOver { since, refused, .. } } = taken else {
+        let Upgrade { program, caller, step: Step::TakingOver { since, refused, .. } } = taken else {
             return None;
         };
-        Some(FinishedUpgrade { program, asker, pause_us: since.elapsed().as_micros() as u64, refused })
+        Some(FinishedUpgrade { program, caller, pause_us: since.elapsed().as_micros() as u64, refused })
     }
 
     /// Gives the upgrade up; the old switch continues if it is there.
@@ -400,7 +400,7 @@ impl Upgrades {
         ports: &mut Ports,
         out: &mut Outputs,
     ) -> Option<UpgradeAnswer> {
-        let Upgrade { program, asker, step } = self.current.take()?;
+        let Upgrade { program, caller, step } = self.current.take()?;
         // First, since the old process's threads must still exist.
         out.switch_process.end_boost();
         ports.counters.forget_next_memories();
@@ -415,7 +415,7 @@ impl Upgrades {
         }
         let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
         warn!("{why}");
-        Some((asker, Err(Fault::new(Kind::Refused, why))))
+        Some((caller, Err(Fault::new(Kind::Refused, why))))
     }
 
     /// Handles the death of the switch while it was being replaced.

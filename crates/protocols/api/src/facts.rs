@@ -254,7 +254,7 @@ pub struct Inspection {
     pub is_asked: bool,
     /// The numbers under which their connections were passed.
     #[serde(default)]
-    pub askers: Vec<u64>,
+    pub callers: Vec<u64>,
 }
 
 impl Facts {

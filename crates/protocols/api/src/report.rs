@@ -338,7 +338,7 @@ pub struct SwitchInside {
     pub counters: BTreeMap<String, u64>,
     /// Connections of external clients that receive its misses, if its controller is external.
     #[serde(default)]
-    pub askers: Vec<u64>,
+    pub callers: Vec<u64>,
 }
 
 /// A process that is connected to the control interface.

@@ -381,7 +381,7 @@ impl Interface {
     }
 
     /// Numbers of the connections of external clients that receive misses.
-    pub(super) fn askers(&self, inside: &Datapath) -> Vec<u64> {
+    pub(super) fn callers(&self, inside: &Datapath) -> Vec<u64> {
         let server = self.connections.server();
         let outside = server.records().iter().filter(|(_, record)| !inside.has_own_controller(&record.name));
         let clients: BTreeSet<PeerId> = outside.flat_map(|(id, _)| server.miss_takers(*id)).collect();

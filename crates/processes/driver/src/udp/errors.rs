@@ -69,14 +69,14 @@ pub(super) fn is_of_icmp(error: Errno) -> bool {
 
 /// Errors that the queue had.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct ReceivedErrors {
     /// Errors that ICMP caused.
     pub(super) has_foreign: bool,
     /// The last datagram that was too long: where it was to go, and the MTU of the path there, in bytes.
     too_long: Option<(u128, u32)>,
 }
 
-impl Heard {
+impl ReceivedErrors {
     fn add(&mut self, error: Option<QueuedError>) {
         match error {
             Some(QueuedError { is_local: true, code: libc::EMSGSIZE, remote, mtu_bytes }) => {
@@ -105,8 +105,8 @@ impl ErrorQueue {
     }
 
     /// Empties the queue, at most [`ERRORS`] times [`READS_MAX`]: errors in it take room from datagrams.
-    pub(super) fn take(&mut self, fd: BorrowedFd<'_>) -> Heard {
-        let mut heard = Heard::default();
+    pub(super) fn take(&mut self, fd: BorrowedFd<'_>) -> ReceivedErrors {
+        let mut heard = ReceivedErrors::default();
         for _ in 0..READS_MAX {
             // An error of the call itself: there is none in the queue.
             let Ok(count) = self.inbox.receive(fd) else { break };
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn only_the_kernel_s_own_errors_say_an_mtu() {
         for kind in [(libc::SOL_IP, libc::IP_RECVERR), (libc::SOL_IPV6, libc::IPV6_RECVERR)] {
-            let mut heard = Heard::default();
+            let mut heard = ReceivedErrors::default();
             heard.add(read_error(&control(kind, libc::EMSGSIZE, 2, 68), 7));
             assert_eq!((heard.has_foreign, heard.mtu(7)), (true, None), "it came as ICMP");
             heard.add(read_error(&control(kind, libc::EMSGSIZE, ORIGIN_LOCAL, 1400), 7));

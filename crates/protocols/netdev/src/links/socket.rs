@@ -37,7 +37,7 @@ pub struct Links {
 
 /// Received messages.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct LinkNews {
     /// Names of devices that appeared, changed or disappeared, before and after.
     pub names: BTreeSet<String>,
     /// Completed requests by number, with the error number of refused ones.
@@ -100,8 +100,8 @@ impl Links {
     }
 
     /// Reads available messages, up to a bound.
-    pub fn receive(&mut self) -> Heard {
-        let mut heard = Heard::default();
+    pub fn receive(&mut self) -> LinkNews {
+        let mut heard = LinkNews::default();
         for _ in 0..READS_MAX {
             match recvfrom(&self.socket, self.buffer.as_mut_slice(), RecvFlags::empty()) {
                 Ok((_, len, from)) => {

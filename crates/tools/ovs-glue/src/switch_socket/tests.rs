@@ -185,7 +185,7 @@ fn a_program_that_asks_waits_for_the_next_server_process() {
     std::thread::scope(|scope| {
         let (asks, asked) = std::sync::mpsc::channel();
         let program = &program;
-        let asker = scope.spawn(move || {
+        let caller = scope.spawn(move || {
             asked.recv().expect("the server is gone");
             program.send(&dump()).and_then(|_| program.receive())
         });
@@ -193,7 +193,7 @@ fn a_program_that_asks_waits_for_the_next_server_process() {
             asks.send(()).expect("somebody waits");
             std::thread::sleep(Duration::from_millis(50));
         });
-        assert!(asker.join().expect("it does not panic").is_ok());
+        assert!(caller.join().expect("it does not panic").is_ok());
     });
 }
 

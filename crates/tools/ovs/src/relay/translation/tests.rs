@@ -9,12 +9,12 @@ use super::*;
 
 /// Vnics without a switch: names that begin with `late` come later, those with `no` never.
 #[derive(Debug, Default)]
-struct Wishes {
+struct WantedVnics {
     told: BTreeMap<String, WantedInterface>,
     asked: usize,
 }
 
-impl Vnics for Wishes {
+impl Vnics for WantedVnics {
     fn begin(&mut self) {
         self.told.clear();
     }
@@ -38,7 +38,7 @@ impl Vnics for Wishes {
 #[derive(Default)]
 struct Line {
     translation: Translation,
-    wishes: Wishes,
+    wanted: WantedVnics,
 }
 
 impl Line {
@@ -62,7 +62,7 @@ impl Line {
 
     fn down(&mut self, message: &Value) -> Value {
         let bytes = message.to_string().into_bytes();
-        let changed = self.translation.of_server(&bytes, &mut self.wishes).unwrap_or(bytes);
+        let changed = self.translation.of_server(&bytes, &mut self.wanted).unwrap_or(bytes);
         serde_json::from_slice(&changed).expect("JSON")
     }
 
@@ -98,7 +98,7 @@ fn each_reply_and_notification_shows_the_system_s_type() {
     let mut line = Line::asked("monitor_cond_since");
     let got = line.down(&reply(json!([false, "t1", tables])));
     assert_eq!(got, reply(json!([false, "t1", shown])));
-    assert_eq!(line.wishes.told["vm1"].options["vhost-server-path"], "/s");
+    assert_eq!(line.wanted.told["vm1"].options["vhost-server-path"], "/s");
     assert_eq!(Line::asked("monitor_cond").down(&reply(tables.clone())), reply(shown.clone()));
     let update3 = |tables: &Value| json!({"id": null, "method": "update3", "params": [["monid", DATABASE], "t2", tables]});
     assert_eq!(Line::asked("monitor").down(&update3(&tables)), update3(&shown));
@@ -118,7 +118,7 @@ fn a_reply_with_an_error_or_to_another_request_changes_nothing() {
     ] {
         assert_eq!(line.down(&message), message);
     }
-    assert_eq!(line.wishes.asked, 0);
+    assert_eq!(line.wanted.asked, 0);
 }
 
 #[test]
@@ -130,24 +130,24 @@ fn changes_of_options_and_types_are_shown_as_differences() {
         &json!({"i1": {"modify": {"options": ["map", [["vhost-server-path", "/t"]]], "mtu": 9000}}}),
     );
     assert_eq!(moved, json!({"i1": {"modify": {"mtu": 9000}}}));
-    assert_eq!(line.wishes.told["vm1"].options["vhost-server-path"], "/t");
+    assert_eq!(line.wanted.told["vm1"].options["vhost-server-path"], "/t");
     let other = line.interfaces(&json!({"i1": {"modify": {"type": "vxlan"}}}));
     assert_eq!(
         other,
         json!({"i1": {"modify": {"type": "vxlan", "options": ["map", [["vhost-server-path", "/t"]]]}}})
     );
-    assert!(line.wishes.told.is_empty(), "it is no vnic any more");
+    assert!(line.wanted.told.is_empty(), "it is no vnic any more");
     let back = line.interfaces(&json!({"i1": {"modify": {"type": TYPES[0]}}}));
     assert_eq!(
         back,
         json!({"i1": {"modify": {"type": "system", "options": ["map", [["vhost-server-path", "/t"]]]}}})
     );
-    let asked = line.wishes.asked;
+    let asked = line.wanted.asked;
     let counters = json!({"i1": {"modify": {"statistics": ["map", [["rx_packets", 5]]]}}});
     assert_eq!(line.interfaces(&counters), counters);
-    assert_eq!(line.wishes.asked, asked, "counters ask for nothing");
+    assert_eq!(line.wanted.asked, asked, "counters ask for nothing");
     assert_eq!(line.interfaces(&json!({"i1": {"delete": null}})), json!({"i1": {"delete": null}}));
-    assert!(line.wishes.told.is_empty());
+    assert!(line.wanted.told.is_empty());
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_name_that_goes_and_comes_in_one_message_is_wanted() {
     let mut line = Line::asked("monitor_cond");
     line.interfaces(&json!({"i9": {"insert": client("vm1")}}));
     line.interfaces(&json!({"i1": {"insert": client("vm1")}, "i9": {"delete": null}}));
-    assert_eq!(line.wishes.told.len(), 1);
+    assert_eq!(line.wanted.told.len(), 1);
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn the_directory_of_sockets_holds_for_later_interfaces() {
     let config =
         |kind: &str, dir: &str| json!({"o": {kind: {"other_config": ["map", [["vhost-sock-dir", dir]]]}}});
     line.tables(&json!({"Interface": {"i1": {"initial": client("vm1")}}, DATABASE: config("initial", "a")}));
-    assert_eq!(line.wishes.told["vm1"].socket_dir.as_deref(), Some("a"));
+    assert_eq!(line.wanted.told["vm1"].socket_dir.as_deref(), Some("a"));
     for (name, wanted) in [("vm2", Some("b")), ("vm3", None)] {
         line.tables(&json!({DATABASE: config("modify", "b")}));
         line.interfaces(&json!({name: {"insert": client(name)}}));
-        assert_eq!(line.wishes.told[name].socket_dir.as_deref(), wanted);
+        assert_eq!(line.wanted.told[name].socket_dir.as_deref(), wanted);
     }
 }
 
@@ -211,9 +211,9 @@ fn rows_of_update_are_judged_when_they_change() {
             json!({"name": "vm1", "type": "system", "mtu_request": 1450})
         );
     }
-    assert_eq!(line.wishes.asked, 1);
+    assert_eq!(line.wanted.asked, 1);
     line.down(&json!({"id": null, "method": "update", "params": [null, {"Interface": {"i1": {"old": client("vm1")}}}]}));
-    assert!(line.wishes.told.is_empty());
+    assert!(line.wanted.told.is_empty());
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn other_messages_pass_byte_by_byte() {
         r#"{"Interface":"monitor","method":"transact","params":"x"}"#,
     ] {
         assert_eq!(line.translation.of_daemon(text.as_bytes()), None, "{text}");
-        assert_eq!(line.translation.of_server(text.as_bytes(), &mut line.wishes), None, "{text}");
+        assert_eq!(line.translation.of_server(text.as_bytes(), &mut line.wanted), None, "{text}");
     }
 }
 
@@ -286,7 +286,7 @@ proptest! {
             let is_vnic = is_ours && name != "no1";
             let wanted = if is_vnic { Seen { kind: "system".into(), options: Texts::new() } } else { now.clone() };
             prop_assert_eq!(&seen, &wanted);
-            prop_assert_eq!(line.wishes.told.contains_key(name), is_ours);
+            prop_assert_eq!(line.wanted.told.contains_key(name), is_ours);
             real = now;
         }
     }
