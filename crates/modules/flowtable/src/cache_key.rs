@@ -179,6 +179,19 @@ impl CacheKey {
         true
     }
 
+    /// Counts the keys at the start of `others` that are the same as this key of a usual IPv4 packet.
+    #[inline(always)]
+    pub(crate) fn count_alike4(&self, others: &[Self]) -> usize {
+        // As values they stay in registers. The hash follows from them.
+        let (tag, [a, b, c, d]) = (self.tag, *self.four().key);
+        let is_alike = |other: &&Self| {
+            let words = other.four().key;
+            let is_same_mask = other.kind == Kind::Four && other.tag == tag;
+            is_same_mask && words[0] == a && words[1] == b && words[2] == c && words[3] == d
+        };
+        others.iter().take_while(is_alike).count()
+    }
+
     /// The hash of the key.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
