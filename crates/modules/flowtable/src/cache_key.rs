@@ -315,6 +315,22 @@ mod tests {
     const WIDE: Key = Key([3; KEY_WORDS]);
 
     #[test]
+    fn keys_are_alike_up_to_the_first_difference() {
+        let first = CacheKey { words: [7; MINI_KEY6_WORDS], hash: 1, tag: 2, ..CacheKey::default() };
+        let alike = CacheKey { tcp_flags: 3, ..first };
+        assert_eq!(first.count_alike4(&[first, alike, first]), 3);
+        let word = |at: usize| {
+            let mut other = first;
+            other.words[at] += 1;
+            other
+        };
+        let others = [CacheKey { tag: 3, ..first }, CacheKey { kind: Kind::Six, ..first }];
+        for other in (0..MINI_KEY4_WORDS).map(word).chain(others) {
+            assert_eq!(first.count_alike4(&[first, alike, other, first]), 2, "{other:?}");
+        }
+    }
+
+    #[test]
     fn a_scope_becomes_wider_at_once_and_narrower_later() {
         let mut union = UnionMask::default();
         assert!(!union.aim(WIDE) && union.of_key(&WIDE) == WIDE);
