@@ -62,8 +62,13 @@ impl Board {
     /// The reason for which a transmit queue's packets are discarded. `None` if they are not.
     #[inline(always)] // a call of it costs more than it does
     pub(crate) fn discards(&self, port: PortId, queue: u16) -> Option<DropReason> {
-        let sends = self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0;
-        if sends { None } else { Some(self.why_discarded(port)) }
+        if self.sends(port, queue) { None } else { Some(self.why_discarded(port)) }
+    }
+
+    /// Whether a transmit queue's packets pass.
+    #[inline(always)] // a call of it costs more than it does
+    pub(crate) fn sends(&self, port: PortId, queue: u16) -> bool {
+        self.queues[port.index()].transmit.load(Ordering::Relaxed) & bit(queue) != 0
     }
 
     /// Not inlined: the usual packet passes.

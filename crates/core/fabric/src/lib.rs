@@ -262,7 +262,7 @@ impl Fabric {
             self.tap_fetched(ring, taken);
         }
         if self.fetched.len > 0 {
-            let common = self.decide(ring.port, now_ns);
+            let common = self.decide(ring.port, self.fetched.len, now_ns);
             self.forward(common, now_ns);
             self.heed_verdicts(ring);
         }
@@ -311,17 +311,17 @@ impl Fabric {
         self.publish();
     }
 
-    /// Lets the module decide on the fetched packets of `port`. Returns their destination if it is the same port for
-    /// all.
-    #[inline(always)]
-    fn decide(&mut self, port: PortId, now_ns: u64) -> Option<PortId> {
+    /// Lets the module decide on the `count` fetched packets of `port`. Returns their destination if it is the same port
+    /// for all.
+    #[inline(always)] // so that a lone packet's count is a constant
+    fn decide(&mut self, port: PortId, count: usize, now_ns: u64) -> Option<PortId> {
         self.verdicts.clear();
-        let headers = &self.fetched.headers[..self.fetched.len];
+        let headers = &self.fetched.headers[..count];
         let hashes = &self.fetched.hashes;
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         self.mark(WorkStage::LookUp);
         self.lap(None);
-        self.verdicts.common_port(self.fetched.len).filter(|port| port.index() < PORTS_MAX)
+        self.verdicts.common_port(count).filter(|port| port.index() < PORTS_MAX)
     }
 
     /// Executes the verdicts. If `common` is given, all packets go to that port.

@@ -12,6 +12,7 @@ use lasthop_sync::{CombiningGuard, full_fence};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
+use crate::board::Board;
 use crate::reference::{Delivered, PacketRef, Waiting};
 use crate::rx::express::{PLAIN, UsualFrame, is_plain, reserve_one, write};
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
@@ -43,7 +44,7 @@ impl Fabric {
             LoneFetch::Unusual => return None,
         }
         self.mark(WorkStage::Parse);
-        let common = self.decide(ring.port, now_ns);
+        let common = self.decide(ring.port, 1, now_ns);
         let is_done = common.is_some_and(|port| {
             self.receivers.accept_lone(port, &mut self.fetched, &mut tools!(self), now_ns)
         });
@@ -75,8 +76,7 @@ impl Senders {
         let Some(sender) = sender.filter(|_| ring.port != PortId::INTERNAL) else {
             return LoneFetch::Unusual;
         };
-        let is_discarded = || self.board.discards(ring.port, ring.queue).is_some();
-        sender.fetch_lone(ring, fetched, (self.worker, is_discarded), &self.stages)
+        sender.fetch_lone(ring, fetched, (self.worker, &self.board), &self.stages)
     }
 }
 
@@ -86,7 +86,7 @@ impl Sender {
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
-        (home, is_discarded): (u8, impl FnOnce() -> bool),
+        (home, board): (u8, &Board),
         stages: &Stages,
     ) -> LoneFetch {
         let Some(Some(queue)) = self.queues.get_mut(usize::from(ring.queue)) else {
@@ -97,7 +97,7 @@ impl Sender {
         }
         match queue.ring.pending() {
             Ok(0) => return LoneFetch::Empty,
-            Ok(1) if !is_discarded() => {}
+            Ok(1) if board.sends(ring.port, ring.queue) => {}
             _ => return LoneFetch::Unusual,
         }
         if self.capabilities.sent_header_bytes != HEADER_BYTES {

@@ -342,7 +342,7 @@ impl DeviceRing {
     }
 
     /// The order of stores ensures that a successor finds the head marked or its used entry written.
-    #[inline]
+    #[inline(always)] // left to itself the compiler calls it
     fn use_marked(&mut self, head: u16) {
         self.complete(head, 0);
         order();

@@ -57,11 +57,11 @@ impl Version {
         self.0 & BUSY != 0
     }
 
-    /// Whether there is content, and no worker is changing it.
+    /// The version that was published last. While a worker changes the words, [`Self::take`] fails from here.
     #[inline]
     #[must_use]
-    pub fn is_settled(self) -> bool {
-        self.0 & (NEXT_GENERATION | BUSY) == NEXT_GENERATION
+    pub fn published(self) -> Self {
+        Self(self.0 & !BUSY)
     }
 
     /// The generation.
@@ -134,9 +134,8 @@ mod tests {
         vacant.end(&word);
         let first = Version::of(&word);
         assert!(first.is_live() && !first.is_same_generation(vacant) && first.is_still(&word));
-        assert!(first.is_settled() && !vacant.is_settled());
         assert!(first.take(&word) && !first.take(&word));
-        assert!(!Version::of(&word).is_settled());
+        assert!(Version::of(&word).published() == first && !Version::of(&word).published().take(&word));
         assert_eq!((Version::quiet(&word), Version::of(&word).is_busy()), (None, true));
         assert!(!first.is_still(&word) && first.is_still_generation(&word));
         first.give_back(&word);

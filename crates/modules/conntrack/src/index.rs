@@ -78,8 +78,8 @@ pub(crate) enum Search {
 }
 
 /// The outcome of one attempt.
-enum Walk<'a> {
-    Found(Place<'a>, Found),
+enum Walk {
+    Found(Found),
     Absent,
     Unsure,
 }
@@ -97,7 +97,78 @@ fn named(reference: u32) -> Option<(u32, Direction)> {
     Some((number >> 1, direction))
 }
 
-#[derive(Clone, Copy)]
+/// The buckets of a shard in the shape that they have at one time. Meanwhile a bucket may be split: some connections are
+/// not found then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buckets<'a> {
+    heads: &'a [AtomicU64],
+    shape: Shape,
+}
+
+impl Buckets<'_> {
+    /// Finds the connection with this IPv4 tuple, and the version that was published last. `None` if a single attempt
+    /// does not find it.
+    ///
+    /// A connection that has the tuple is the right one, no matter how the chain led to it. So no step is checked.
+    #[inline(always)]
+    pub(crate) fn find4<'p>(
+        self,
+        places: Rows<'p>,
+        hash: u32,
+        tuple: (u64, u64, u64),
+    ) -> Option<(Place<'p>, Direction, Version)> {
+        // Most chains have one connection.
+        let first = head_of(self.heads, self.shape.bucket_of(hash));
+        match step4(places, first, tuple)? {
+            Step::Found(place, direction, version) => Some((place, direction, version)),
+            Step::Next(next) => find4_behind(places, next, tuple.0, tuple.1, tuple.2),
+        }
+    }
+}
+
+/// One step of a search for an IPv4 tuple.
+enum Step<'a> {
+    Found(Place<'a>, Direction, Version),
+    /// The next link of the chain.
+    Next(u32),
+}
+
+#[inline(always)]
+fn step4(places: Rows<'_>, link: u32, (src, dst, last): (u64, u64, u64)) -> Option<Step<'_>> {
+    let (index, direction) = named(link)?;
+    let place = places.get(index)?;
+    let version = place.version();
+    if version.is_live() && place.has_tuple4(direction, [src, dst, last]) {
+        return Some(Step::Found(place, direction, version.published()));
+    }
+    Some(Step::Next(place.chain(direction)))
+}
+
+#[inline(never)]
+fn find4_behind(
+    places: Rows<'_>,
+    mut next: u32,
+    src: u64,
+    dst: u64,
+    last: u64,
+) -> Option<(Place<'_>, Direction, Version)> {
+    for _ in 1..CHAIN_MAX {
+        match step4(places, next, (src, dst, last))? {
+            Step::Found(place, direction, version) => return Some((place, direction, version)),
+            Step::Next(behind) => next = behind,
+        }
+    }
+    None
+}
+
+/// The head of a bucket's chain.
+#[inline]
+fn head_of(heads: &[AtomicU64], bucket: u32) -> u32 {
+    let word = heads.get(bucket as usize / 2).map_or(0, |word| word.load(Ordering::Acquire));
+    (word >> (32 * (bucket & 1))) as u32
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Shape {
     size: u32,
     split: u32,
@@ -165,9 +236,7 @@ impl Index {
 
     #[inline]
     fn head(&self, bucket: u32) -> u32 {
-        let word =
-            self.heads.atomics().get(bucket as usize / 2).map_or(0, |word| word.load(Ordering::Acquire));
-        (word >> (32 * (bucket & 1))) as u32
+        head_of(self.heads.atomics(), bucket)
     }
 
     /// Records something for the next process.
@@ -208,7 +277,7 @@ impl Index {
             let splits = self.splits.load(Ordering::Acquire);
             match self.walk(places.rows(), hash, |place, direction| place.has_tuple(direction, words)) {
                 Walk::Unsure => {}
-                Walk::Found(_, found) => return Search::Found(found),
+                Walk::Found(found) => return Search::Found(found),
                 Walk::Absent => {
                     fence(Ordering::Acquire);
                     if splits & 1 == 0 && self.splits.load(Ordering::Relaxed) == splits {
@@ -220,48 +289,14 @@ impl Index {
         Search::Unsure
     }
 
-    /// Finds the connection with this IPv4 tuple; `None` if the first attempt does not find it, or a worker is changing
-    /// it.
-    #[inline(always)]
-    pub(crate) fn find4<'p>(
-        &self,
-        places: Rows<'p>,
-        hash: u32,
-        (src, dst, last): (u64, u64, u64),
-    ) -> Option<(Place<'p>, Found)> {
-        // Most chains have one connection.
-        let (index, direction) = named(self.head(self.shape().bucket_of(hash)))?;
-        let place = places.get(index)?;
-        let version = place.version();
-        if place.has_tuple4(direction, [src, dst, last]) && version.is_settled() {
-            return Some((place, Found { index, direction, version }));
-        }
-        self.find4_behind(places, hash, src, dst, last)
-    }
-
-    #[inline(never)]
-    fn find4_behind<'p>(
-        &self,
-        places: Rows<'p>,
-        hash: u32,
-        src: u64,
-        dst: u64,
-        last: u64,
-    ) -> Option<(Place<'p>, Found)> {
-        match self.walk(places, hash, |place, direction| place.has_tuple4(direction, [src, dst, last])) {
-            Walk::Found(place, found) => Some((place, found)),
-            Walk::Absent | Walk::Unsure => None,
-        }
-        .filter(|(_, found)| found.version.is_settled())
+    /// The buckets in their present shape.
+    #[inline]
+    pub(crate) fn buckets(&self) -> Buckets<'_> {
+        Buckets { heads: self.heads.atomics(), shape: self.shape() }
     }
 
     #[inline(always)]
-    fn walk<'p>(
-        &self,
-        places: Rows<'p>,
-        hash: u32,
-        has_tuple: impl Fn(Place<'_>, Direction) -> bool,
-    ) -> Walk<'p> {
+    fn walk(&self, places: Rows<'_>, hash: u32, has_tuple: impl Fn(Place<'_>, Direction) -> bool) -> Walk {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
@@ -270,7 +305,7 @@ impl Index {
             let Some(place) = places.get(index) else { return Walk::Unsure };
             let version = place.version();
             if has_tuple(place, direction) && version.is_live() {
-                return Walk::Found(place, Found { index, direction, version });
+                return Walk::Found(Found { index, direction, version });
             }
             let this = place.hash(direction);
             next = place.chain(direction);

@@ -113,4 +113,4 @@ pub use request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 pub use sctp::SctpState;
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
 pub use tuple::{CtTuple, Direction, IpBytes};
-pub use usual::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
+pub use usual::{USUAL_STATE, UsualEnds, UsualPacket, UsualVerdict, UsualZone};

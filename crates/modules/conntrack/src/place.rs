@@ -175,10 +175,8 @@ impl<'a> Place<'a> {
     #[inline(always)]
     pub(crate) fn has_tuple4(self, direction: Direction, [src, dst, last]: [u64; 3]) -> bool {
         let start = TUPLES_AT + TUPLE_WORDS * direction.index();
-        let differences = (self.load(start + TUPLE_WORDS - 1) ^ last)
-            | (self.load(start) ^ src)
-            | (self.load(start + 1) ^ dst);
-        differences == 0
+        // One after the other: each word is compared where it is, without a register of its own.
+        self.load(start + TUPLE_WORDS - 1) == last && self.load(start) == src && self.load(start + 1) == dst
     }
 
     /// Source, destination and last word of an IPv4 tuple.

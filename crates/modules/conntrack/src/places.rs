@@ -51,6 +51,12 @@ impl<'a> Rows<'a> {
     pub(crate) fn get(self, index: u32) -> Option<Place<'a>> {
         self.0.get(index as usize).map(Place)
     }
+
+    /// The index of one of these places.
+    pub(crate) fn index_of(self, place: Place<'_>) -> u32 {
+        let bytes = place.0.as_ptr().addr().wrapping_sub(self.0.as_ptr().addr());
+        (bytes / size_of_val(place.0)) as u32
+    }
 }
 
 impl Places {

@@ -13,7 +13,7 @@ use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
 use lasthop_wire::{Offload, Sum};
 
 use crate::connection::{self, ASSURED, DYING, EXPECTED, SEEN_REPLY, SEQUENCE_ADJUSTED};
-use crate::index::Index;
+use crate::index::Buckets;
 use crate::place::Place;
 use crate::places::Rows;
 use crate::policy::{Policies, PolicyRef};
@@ -26,10 +26,11 @@ use crate::tcp::{TcpState, TcpTimeout};
 use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
 
 const ETHERNET_BYTES: usize = 14;
+/// Bytes of a tag.
 const TAG_BYTES: usize = 4;
 /// Offset of the EtherType; EtherType of a tag.
 const TYPE_AT: usize = 12;
-const TAG: [u8; 2] = [0x81, 0];
+const TAG_TYPE: [u8; 2] = [0x81, 0];
 const IPV4_BYTES: u32 = 20;
 const L4_AT: usize = ETHERNET_BYTES + IPV4_BYTES as usize;
 /// Bytes of the headers up to TCP without options.
@@ -53,7 +54,6 @@ pub struct UsualPacket<'a> {
     head: &'a [u8],
     window: &'a [u8; WINDOW_BYTES],
     tag_bytes: u32,
-    frame_len_bytes: u32,
     offload: &'a Offload,
 }
 
@@ -65,6 +65,9 @@ pub struct UsualEnds {
     /// Ports; the source's is in the upper half.
     pub ports: u32,
 }
+
+/// `lasthop_flow::ct_state` bits of each usual packet.
+pub const USUAL_STATE: u32 = TRACKED | ESTABLISHED;
 
 /// The verdict for a usual packet of a connection. `state` includes the bits of its translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +91,7 @@ pub struct UsualVerdict {
 pub struct UsualZone<'a> {
     shared: &'a Shared,
     places: Rows<'a>,
-    index: &'a Index,
+    buckets: Buckets<'a>,
     key: [u64; 2],
     policies: &'a Policies,
     /// The zone, shifted as in a tuple's last word.
@@ -109,18 +112,39 @@ struct UsualTimes {
 }
 
 impl<'a> UsualPacket<'a> {
+    /// Bytes of a tag, for [`Self::with_tag`].
+    pub const TAG_BYTES: usize = TAG_BYTES;
+
     /// Reads a frame that begins with `head` and has an IPv4 mini key ([`lasthop_wire::key::MiniKey`]). `None` if it is
     /// not usual.
     #[inline(always)]
     #[must_use]
-    pub fn of(head: &'a [u8], frame_len_bytes: u32, offload: &'a Offload) -> Option<Self> {
-        let window: &[u8; WINDOW_BYTES] = head.first_chunk()?;
-        if load(window, TYPE_AT) as u16 == IPV4 {
-            return Some(Self { head, window, tag_bytes: 0, frame_len_bytes, offload });
+    pub fn of(head: &'a [u8], offload: &'a Offload) -> Option<Self> {
+        match Self::is_untagged(head) {
+            true => Self::with_tag::<0>(head, offload),
+            false => Self::with_tag::<TAG_BYTES>(head, offload),
         }
-        let head = behind_tag(head)?;
-        let (window, tag_bytes) = (head.first_chunk()?, TAG_BYTES as u32);
-        Some(Self { head, window, tag_bytes, frame_len_bytes, offload })
+    }
+
+    /// Whether a frame has IPv4 behind its Ethernet header.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_untagged(head: &[u8]) -> bool {
+        head.get(TYPE_AT..TYPE_AT + 2) == Some(&IPV4.to_le_bytes()[..])
+    }
+
+    /// As [`Self::of`], for a frame with `TAG` bytes of a tag: none or [`Self::TAG_BYTES`].
+    // `TAG` is constant, so that a loop over frames of one kind knows all offsets.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_tag<const TAG: usize>(head: &'a [u8], offload: &'a Offload) -> Option<Self> {
+        if TAG != 0 && *head.get(TYPE_AT..)?.first_chunk()? != TAG_TYPE {
+            return None;
+        }
+        let head = head.get(TAG..)?;
+        let window: &[u8; WINDOW_BYTES] = head.first_chunk()?;
+        let is_ipv4 = load(window, TYPE_AT) as u16 == IPV4;
+        is_ipv4.then_some(Self { head, window, tag_bytes: TAG as u32, offload })
     }
 
     #[inline(always)]
@@ -136,16 +160,16 @@ impl<'a> UsualPacket<'a> {
 
     /// Length of the IP packet; `None` if the frame is shorter, or the length is invalid.
     #[inline(always)]
-    fn len_bytes(&self) -> Option<u32> {
+    fn len_bytes(&self, frame_len_bytes: u32) -> Option<u32> {
         let len = u32::from(((load(self.window, TYPE_AT) >> 32) as u16).swap_bytes());
         let is_right = self.offload.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
-        let is_whole = ETHERNET_BYTES as u32 + self.tag_bytes + len <= self.frame_len_bytes;
+        let is_whole = ETHERNET_BYTES as u32 + self.tag_bytes + len <= frame_len_bytes;
         (is_whole && (is_right || !is_summed_wrong(self.head, len, self.proto()))).then_some(len)
     }
 
     /// The numbers of a valid plain segment.
     #[inline(always)]
-    fn segment(&self) -> Option<PlainSegment> {
+    fn segment(&self, frame_len_bytes: u32) -> Option<PlainSegment> {
         /// Masks of the header's length and flags in `rest`.
         const WORDS: u64 = 0xf0;
         const FLAGS: u64 = (PLAIN_FLAGS as u64) << 8;
@@ -157,7 +181,7 @@ impl<'a> UsualPacket<'a> {
             STAMPED if self.is_stamped() => STAMPED_WORDS,
             _ => return None,
         };
-        let payload_bytes = self.len_bytes()?.checked_sub(IPV4_BYTES + 4 * words)?;
+        let payload_bytes = self.len_bytes(frame_len_bytes)?.checked_sub(IPV4_BYTES + 4 * words)?;
         let seq_and_ack = load(self.window, L4_AT + 4).swap_bytes();
         Some(PlainSegment { seq_and_ack, payload_bytes, window: ((rest >> 16) as u16).swap_bytes() })
     }
@@ -171,10 +195,10 @@ impl<'a> UsualPacket<'a> {
 
     /// Whether it is a valid datagram.
     #[inline(always)]
-    fn is_datagram(&self) -> bool {
+    fn is_datagram(&self, frame_len_bytes: u32) -> bool {
         let len = u32::from((load(self.window, L4_AT + 4) as u16).swap_bytes());
         let is_sound = |packet: u32| len >= UDP_BYTES && IPV4_BYTES + len <= packet;
-        self.len_bytes().is_some_and(|packet| {
+        self.len_bytes(frame_len_bytes).is_some_and(|packet| {
             packet >= IPV4_BYTES + UDP_BYTES && (self.offload.is_gso() || is_sound(packet))
         })
     }
@@ -221,14 +245,6 @@ impl<'a> UsualPacket<'a> {
         window[ETHERNET_BYTES + 12..L4_AT].copy_from_slice(&to.addresses.to_le_bytes());
         window[L4_AT..L4_AT + 4].copy_from_slice(&ports.to_le_bytes());
     }
-}
-
-/// The frame without its first four bytes, if it is a tagged IPv4 frame.
-#[inline(never)]
-fn behind_tag(head: &[u8]) -> Option<&[u8]> {
-    let (tag, behind) = (head.get(TYPE_AT..TYPE_AT + 2)?, head.get(TAG_BYTES..)?);
-    let is_ipv4 = behind.get(TYPE_AT..TYPE_AT + 2) == Some(&IPV4.to_le_bytes()[..]);
-    (tag == TAG && is_ipv4).then_some(behind)
 }
 
 /// Sums at most the bytes of the image; trusts a packet that the image does not have as a whole.
@@ -291,7 +307,11 @@ impl Shared {
             shared: self,
             places: self.places.rows(),
             // Without a result a packet takes the general path, which checks connections that another process left.
-            index: if self.adoption.is_over() { &self.shard(zone).index } else { &self.no_index },
+            buckets: if self.adoption.is_over() {
+                self.shard(zone).index.buckets()
+            } else {
+                self.no_index.buckets()
+            },
             key: self.key.pair(),
             policies: &self.policies,
             zone: u64::from(zone) << ZONE_SHIFT,
@@ -307,38 +327,56 @@ impl UsualZone<'_> {
     /// and the zone's translation; without it packets are not translated. Returns `None`, without a change, if the
     /// packet has to take the general path.
     #[inline(always)]
-    pub fn track<const WHOLE: bool>(&self, packet: &UsualPacket<'_>) -> Option<UsualVerdict> {
+    // The length is asked for late: until the connection is found, all registers are needed.
+    pub fn track<const WHOLE: bool>(
+        &self,
+        packet: &UsualPacket<'_>,
+        frame_len_bytes: impl Fn() -> u32,
+    ) -> Option<UsualVerdict> {
         const WANTED: u64 = (SEEN_REPLY | ASSURED) as u64;
         const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
+        const POLICY: u64 = 0xff << POLICY_SHIFT;
         let ends = packet.ends();
         let last = u64::from(ends.ports) << 32 | u64::from(packet.proto()) << PROTO_SHIFT | self.zone;
         let hash = crate::hash::of_tuple4(self.key, ends.addresses, last);
         let tuple = (ends.addresses & 0xffff_ffff, ends.addresses >> 32, last);
-        let (place, found) = self.index.find4(self.places, hash, tuple)?;
+        let (place, direction, version) = self.buckets.find4(self.places, hash, tuple)?;
         let (status, expires_ms) = (place.status_word(), place.expires_ms());
-        if status & (WANTED | RARE) != WANTED || expires_ms <= self.now_ms {
+        if expires_ms <= self.now_ms {
             return None;
         }
-        let times = match (status >> POLICY_SHIFT) as u8 {
-            0 => self.ends,
-            number => UsualTimes::of(self.policies.get(number), self.now_ms),
-        };
-        let verdict = self.verdict::<WHOLE>(place, (found.direction, packet.proto()), status);
-        let known = Known { place, version: found.version, now_ms: self.now_ms, times };
-        let lasts_until_ms = match found.direction {
-            Direction::Original => known.advance::<false>(packet)?,
-            Direction::Reply => known.advance::<true>(packet)?,
+        let own_times;
+        let mut times = &self.ends;
+        if status & (WANTED | RARE | POLICY) != WANTED {
+            if status & (WANTED | RARE) != WANTED {
+                return None;
+            }
+            own_times = self.times_of(place);
+            times = &own_times;
+        }
+        let known = Known { place, version, now_ms: self.now_ms, times, frame_len_bytes: frame_len_bytes() };
+        let verdict = |direction| self.verdict::<WHOLE>(place, (direction, packet.proto()), status);
+        let (lasts_until_ms, verdict) = match direction {
+            Direction::Original => known.advance::<false, _>(packet, || verdict(Direction::Original))?,
+            Direction::Reply => known.advance::<true, _>(packet, || verdict(Direction::Reply))?,
         };
         if lasts_until_ms < expires_ms {
-            self.note_change(found.index);
+            self.note_change(place);
         }
         Some(verdict)
     }
 
+    /// The expiry times of a connection with a policy of its own.
+    #[inline(never)]
+    fn times_of(&self, place: Place<'_>) -> UsualTimes {
+        UsualTimes::of(self.policies.get((place.status_word() >> POLICY_SHIFT) as u8), self.now_ms)
+    }
+
     /// Notes a connection that now expires sooner, so that the lists follow.
     #[inline(never)]
-    fn note_change(&self, index: u32) {
-        self.shared.note_change(self.shared.shard((self.zone >> ZONE_SHIFT) as u16), index);
+    fn note_change(&self, place: Place<'_>) {
+        let shard = self.shared.shard((self.zone >> ZONE_SHIFT) as u16);
+        self.shared.note_change(shard, self.places.index_of(place));
     }
 
     #[inline(always)]
@@ -349,7 +387,7 @@ impl UsualZone<'_> {
         status: u64,
     ) -> UsualVerdict {
         const TRANSLATED: u64 = (connection::SRC_NAT | connection::DST_NAT) as u64;
-        let state = TRACKED | ESTABLISHED | if direction == Direction::Reply { REPLY } else { 0 };
+        let state = USUAL_STATE | if direction == Direction::Reply { REPLY } else { 0 };
         let (mark, labels, original) = (place.mark(), [0; 2], UsualEnds::default());
         let mut verdict = UsualVerdict { state, proto, mark, labels, original, translation: None };
         if WHOLE {
@@ -370,18 +408,24 @@ struct Known<'a> {
     place: Place<'a>,
     version: Version,
     now_ms: u64,
-    times: UsualTimes,
+    times: &'a UsualTimes,
+    frame_len_bytes: u32,
 }
 
 impl Known<'_> {
-    /// Advances the connection, and returns its time of expiry. `None` if nothing has changed.
+    /// Advances the connection, and returns its time of expiry and what `read` returns while the connection is taken.
+    /// `None` if nothing has changed.
     #[inline(always)]
-    fn advance<const REPLY: bool>(&self, packet: &UsualPacket<'_>) -> Option<u64> {
-        let Self { place, now_ms, times, .. } = *self;
+    fn advance<const REPLY: bool, R>(
+        &self,
+        packet: &UsualPacket<'_>,
+        read: impl FnOnce() -> R,
+    ) -> Option<(u64, R)> {
+        let Self { place, now_ms, times, frame_len_bytes, .. } = *self;
         let proto = packet.proto();
         let lasts_until_ms;
         if proto == PROTO_TCP {
-            let segment = packet.segment()?;
+            let segment = packet.segment(frame_len_bytes)?;
             let step = PlainStep::of::<REPLY>(|at| place.progress_word(at), &segment)?;
             lasts_until_ms = if step.is_unacknowledged { times.unacknowledged } else { times.established };
             if !place.take(self.version) {
@@ -391,14 +435,19 @@ impl Known<'_> {
         } else {
             let is_stream = now_ms > place.progress_word(0).saturating_add(UDP_STREAM_MS);
             lasts_until_ms = times.udp_stream;
-            if proto != PROTO_UDP || !is_stream || !packet.is_datagram() || !place.take(self.version) {
+            if proto != PROTO_UDP
+                || !is_stream
+                || !packet.is_datagram(frame_len_bytes)
+                || !place.take(self.version)
+            {
                 return None;
             }
         }
         place.put_expires_ms(lasts_until_ms);
-        place.count(if REPLY { Direction::Reply } else { Direction::Original }, packet.frame_len_bytes);
+        place.count(if REPLY { Direction::Reply } else { Direction::Original }, frame_len_bytes);
+        let result = read();
         place.give_back(self.version);
-        Some(lasts_until_ms)
+        Some((lasts_until_ms, result))
     }
 }
 

@@ -179,6 +179,19 @@ impl CacheKey {
         true
     }
 
+    /// Counts the keys at the start of `others` that are the same as this key of a usual IPv4 packet.
+    #[inline(always)]
+    pub(crate) fn count_alike4(&self, others: &[Self]) -> usize {
+        // As values they stay in registers. The hash follows from them.
+        let (tag, [a, b, c, d]) = (self.tag, *self.four().key);
+        let is_alike = |other: &&Self| {
+            let words = other.four().key;
+            let is_same_mask = other.kind == Kind::Four && other.tag == tag;
+            is_same_mask && words[0] == a && words[1] == b && words[2] == c && words[3] == d
+        };
+        others.iter().take_while(is_alike).count()
+    }
+
     /// The hash of the key.
     #[inline(always)]
     pub(crate) fn hash(&self) -> u64 {
@@ -300,6 +313,22 @@ mod tests {
 
     const NARROW: Key = Key([1; KEY_WORDS]);
     const WIDE: Key = Key([3; KEY_WORDS]);
+
+    #[test]
+    fn keys_are_alike_up_to_the_first_difference() {
+        let first = CacheKey { words: [7; MINI_KEY6_WORDS], hash: 1, tag: 2, ..CacheKey::default() };
+        let alike = CacheKey { tcp_flags: 3, ..first };
+        assert_eq!(first.count_alike4(&[first, alike, first]), 3);
+        let word = |at: usize| {
+            let mut other = first;
+            other.words[at] += 1;
+            other
+        };
+        let others = [CacheKey { tag: 3, ..first }, CacheKey { kind: Kind::Six, ..first }];
+        for other in (0..MINI_KEY4_WORDS).map(word).chain(others) {
+            assert_eq!(first.count_alike4(&[first, alike, other, first]), 2, "{other:?}");
+        }
+    }
 
     #[test]
     fn a_scope_becomes_wider_at_once_and_narrower_later() {

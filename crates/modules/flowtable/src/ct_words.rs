@@ -1,6 +1,6 @@
 //! The state of a packet's connection, as connection tracking returns it and as words of a flow key.
 
-use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes, UsualVerdict};
+use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes, USUAL_STATE, UsualVerdict};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6};
 use lasthop_wire::key::{CtWords, ct_field};
 use lasthop_wire::{Key, Network};
@@ -24,16 +24,21 @@ pub(crate) fn words_of_usual(verdict: &UsualVerdict, zone: u16) -> CtWords {
     let [labels_high, labels_low] = verdict.labels.map(u64::swap_bytes);
     let ports = u64::from(verdict.original.ports) << 32;
     let addresses = verdict.original.addresses.swap_bytes();
-    let first = first_word_of_usual(verdict, zone);
+    let first = first_word_of_usual(verdict, common_of_usual(zone));
     CtWords([first, labels_high, labels_low, ports, addresses, 0, 0, 0])
 }
 
-/// The first word: state, protocol, zone, mark.
+/// The bits of the first word that are the same for all usual packets of a zone.
+pub(crate) fn common_of_usual(zone: u16) -> u64 {
+    u64::from(USUAL_STATE) << 56 | u64::from(zone) << 32
+}
+
+/// The first word: state, protocol, zone, mark. `common`: [`common_of_usual`].
 #[inline(always)]
-pub(crate) fn first_word_of_usual(verdict: &UsualVerdict, zone: u16) -> u64 {
-    u64::from(verdict.state) << 56
+pub(crate) fn first_word_of_usual(verdict: &UsualVerdict, common: u64) -> u64 {
+    common
+        | u64::from(verdict.state & !USUAL_STATE) << 56
         | u64::from(verdict.proto) << 48
-        | u64::from(zone) << 32
         | u64::from(verdict.mark)
 }
 

@@ -39,17 +39,19 @@ fn line(slot: CacheSlot, is_reply: bool) -> usize {
 }
 
 impl SecondPasses {
-    /// The second flow of the last packet, if its first word was `word`.
+    /// Whether the first word of the last packet was `word`, and its second flow counts in `stats`, which is not 0.
     #[inline(always)]
-    pub(crate) fn find(
+    pub(crate) fn has(
         &self,
         (slot, is_reply): (CacheSlot, bool),
         word: u64,
         version: u64,
-    ) -> Option<SecondHit> {
-        let [its_version, program, stats, its_word, ..] = *self.lines.get(line(slot, is_reply))?;
-        let is_it = its_word == word && its_version == version && stats != 0;
-        is_it.then_some(SecondHit { program, stats: stats as u32 })
+        stats: u32,
+    ) -> bool {
+        let last = self.lines.get(line(slot, is_reply));
+        last.is_some_and(|[its_version, _, its_stats, its_word, ..]| {
+            *its_word == word && *its_version == version && *its_stats == u64::from(stats)
+        })
     }
 
     /// The second flow of the last packet, if all its words were `ct`.
@@ -59,9 +61,10 @@ impl SecondPasses {
         ct: &[u64; CT4_WORDS],
         version: u64,
     ) -> Option<SecondHit> {
-        let hit = self.find(at, ct[0], version)?;
         let line = self.lines.get(line(at.0, at.1))?;
-        (line[CT_AT..] == *ct).then_some(hit)
+        let [its_version, program, stats, ..] = *line;
+        let is_it = line[CT_AT..] == *ct && its_version == version && stats != 0;
+        is_it.then_some(SecondHit { program, stats: stats as u32 })
     }
 
     /// Stores the second flow of a packet. `entries`: the largest number of entries of the cache.
@@ -116,8 +119,12 @@ mod tests {
             let mut ct = CT;
             ct[word] += 1;
             assert_eq!(passes.find_whole((slot, true), &ct, 9), None);
-            assert_eq!(passes.find((slot, true), ct[0], 9), known.filter(|_| word > 0));
+            assert_eq!(passes.has((slot, true), ct[0], 9, HIT.stats), word > 0);
         }
+        let is_known = |at, version, stats| passes.has((slot, at), CT[0], version, stats);
+        assert!(
+            is_known(true, 9, 2) && !is_known(false, 9, 2) && !is_known(true, 8, 2) && !is_known(true, 9, 3)
+        );
         passes.put((CacheSlot(4 * LINE_WORDS), true), &CT, HIT, 4);
         passes.forget(slot);
         assert_eq!(passes.find_whole((slot, true), &CT, 9), None);

@@ -2,14 +2,14 @@
 //!
 //! Each step is a loop of its own, which needs few values, so they stay in registers.
 
-use lasthop_conntrack::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
+use lasthop_conntrack::{UsualEnds, UsualPacket, UsualZone};
 use lasthop_flow::ct_state::REPLY;
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::CtWords;
 
-use crate::cache::CacheSlot;
+use crate::cache::{CacheSlot, Hit};
 use crate::cache_key::CacheKey;
-use crate::ct_words::{first_word_of_usual, words_of_usual};
+use crate::ct_words::{common_of_usual, first_word_of_usual, words_of_usual};
 use crate::stats::CountedRun;
 use crate::worker_state::WorkerState;
 
@@ -33,13 +33,21 @@ impl TrackedBatch {
         }
     }
 
-    /// Counts the packets at the start of the run that have this first flow.
+    /// Counts the packets at the start of the run that have the first flow of the first one, which was found.
     #[inline(never)]
-    pub(crate) fn alike(&mut self, local: &WorkerState, cache_keys: &[CacheKey], flow: (u64, u32)) -> usize {
-        let (mut count, known) = (0, local.known4());
-        for (cache_key, slot) in cache_keys.iter().zip(&mut self.slots) {
+    pub(crate) fn alike(
+        &mut self,
+        local: &WorkerState,
+        (first, cache_keys): (&CacheKey, &[CacheKey]),
+        (first_slot, flow): (CacheSlot, Hit),
+    ) -> usize {
+        // Often they have the same key, for which there is no need to look again.
+        let mut count = first.count_alike4(cache_keys);
+        self.slots.iter_mut().take(count).for_each(|slot| *slot = first_slot);
+        let known = local.known4();
+        for (cache_key, slot) in cache_keys.iter().zip(&mut self.slots).skip(count) {
             match known.find(cache_key) {
-                Some((at, hit)) if (hit.program, hit.stats) == flow => *slot = at,
+                Some((at, hit)) if (hit.program, hit.stats) == (flow.program, flow.stats) => *slot = at,
                 _ => break,
             }
             count += 1;
@@ -48,12 +56,33 @@ impl TrackedBatch {
     }
 
     /// Tracks packets up to the first unusual one. Returns their number.
-    #[inline(never)]
     pub(crate) fn track(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
+        let is_untagged = |header: &Header| UsualPacket::is_untagged(header.bytes());
+        let (common, mut count, mut last) = (common_of_usual(number), 0, None);
+        while let Some(next) = headers.get(count).map(is_untagged).filter(|next| last != Some(*next)) {
+            count += match next {
+                true => self.track_some::<0>(zone, common, (count, headers)),
+                false => self.track_some::<{ UsualPacket::TAG_BYTES }>(zone, common, (count, headers)),
+            };
+            last = Some(next);
+        }
+        count
+    }
+
+    /// The same for packets with `TAG` bytes of a tag, from number `first` on, up to the first one without.
+    #[inline(never)]
+    fn track_some<const TAG: usize>(
+        &mut self,
+        zone: &UsualZone<'_>,
+        common: u64,
+        (first, headers): (usize, &[Header]),
+    ) -> usize {
         let mut count = 0;
-        for (header, word) in headers.iter().zip(&mut self.words) {
-            let Some(verdict) = tracked::<false>(zone, header) else { break };
-            *word = first_word_of_usual(&verdict, number);
+        for (header, word) in headers[first..].iter().zip(&mut self.words[first..]) {
+            let usual = UsualPacket::with_tag::<TAG>(header.bytes(), &header.offload);
+            let len_bytes = || header.frame_len_bytes();
+            let Some(verdict) = usual.and_then(|usual| zone.track::<false>(&usual, len_bytes)) else { break };
+            *word = first_word_of_usual(&verdict, common);
             count += 1;
         }
         count
@@ -64,8 +93,10 @@ impl TrackedBatch {
     pub(crate) fn track_whole(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
         let mut count = 0;
         for (header, (word, whole)) in headers.iter().zip(self.words.iter_mut().zip(&mut self.whole)) {
-            let Some(verdict) = tracked::<true>(zone, header) else { break };
-            *word = first_word_of_usual(&verdict, number);
+            let usual = UsualPacket::of(header.bytes(), &header.offload);
+            let len_bytes = || header.frame_len_bytes();
+            let Some(verdict) = usual.and_then(|usual| zone.track::<true>(&usual, len_bytes)) else { break };
+            *word = first_word_of_usual(&verdict, common_of_usual(number));
             *whole = (words_of_usual(&verdict, number), verdict.translation);
             count += 1;
         }
@@ -85,8 +116,7 @@ impl TrackedBatch {
         let places = self.slots.iter().zip(&self.words).skip(at);
         let mut all = *sent;
         for ((slot, word), (header, cache_key)) in places.zip(headers.iter().zip(cache_keys)) {
-            let known = local.known_second((*slot, is_reply(*word)), *word);
-            if known.is_none_or(|known| known.stats != stats) {
+            if !local.is_known_second((*slot, is_reply(*word)), *word, stats) {
                 break;
             }
             all.add(header.frame_len_bytes(), cache_key.tcp_flags);
@@ -103,12 +133,6 @@ impl TrackedBatch {
         ct.0[0] = self.words[at];
         (ct, None)
     }
-}
-
-#[inline(always)]
-fn tracked<const WHOLE: bool>(zone: &UsualZone<'_>, header: &Header) -> Option<UsualVerdict> {
-    let usual = UsualPacket::of(header.bytes(), header.frame_len_bytes(), &header.offload)?;
-    zone.track::<WHOLE>(&usual)
 }
 
 /// Whether a first word belongs to a packet in reply direction.

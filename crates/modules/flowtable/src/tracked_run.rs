@@ -51,10 +51,8 @@ impl Executor<'_> {
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
     ) -> usize {
-        let Some((_, hit)) = cache_keys.first().and_then(|cache_key| self.local.known4().find(cache_key))
-        else {
-            return 0;
-        };
+        let Some(first_key) = cache_keys.first() else { return 0 };
+        let Some((slot, hit)) = self.local.known4().find(first_key) else { return 0 };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
         // Any packet may belong to a pending flow in its second pass.
         if !step.is(Code::CtRecirc) || self.local.pending.is_any() {
@@ -66,7 +64,7 @@ impl Executor<'_> {
         let PlainCt { zone: number, is_translated, recirc_id } = PlainCt::of(step);
         let zone = connections.usual_zone(number, is_translated, shared.monotonic_ms(self.now_ns));
         let is_whole = is_translated || self.local.union.has_whole_ct;
-        let alike = self.tracked.alike(self.local, cache_keys, (hit.program, hit.stats));
+        let alike = self.tracked.alike(self.local, (first_key, cache_keys), (slot, hit));
         let headers = headers.get(..alike).unwrap_or(headers);
         let count = match is_whole {
             true => self.tracked.track_whole(&zone, number, headers),
@@ -158,7 +156,7 @@ impl Executor<'_> {
         let Some((image, edited)) = self.verdicts.copy_image(header) else {
             return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
         };
-        if let Some(usual) = UsualPacket::of(header.bytes(), header.frame_len_bytes(), &header.offload) {
+        if let Some(usual) = UsualPacket::of(header.bytes(), &header.offload) {
             usual.translate(edited.bytes_mut(), to);
         }
         let pass = (metadata.recirc_id, &metadata.ct);

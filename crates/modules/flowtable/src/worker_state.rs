@@ -366,11 +366,11 @@ impl WorkerState {
         Known4 { four: self.four.in_use(), version: self.version }
     }
 
-    /// The second flow for a cache entry, direction and first word of connection tracking. It is right only while no
-    /// flow matches on further words.
+    /// Whether the second flow for a cache entry, direction and first word of connection tracking is known, and counts
+    /// in the statistics entry `stats`. It is right only while no flow matches on further words.
     #[inline(always)]
-    pub(crate) fn known_second(&self, at: (CacheSlot, bool), word: u64) -> Option<SecondHit> {
-        self.second.find(at, word & self.union.first_ct_word, self.version)
+    pub(crate) fn is_known_second(&self, at: (CacheSlot, bool), word: u64, stats: u32) -> bool {
+        self.second.has(at, word & self.union.first_ct_word, self.version, stats)
     }
 
     /// The same, with all words under the union mask.

@@ -28,9 +28,15 @@ fn write(place: &Place, value: u64) {
 /// Adds one to both words, unless another writer interferes. Returns whether it did.
 fn add(place: &Place) -> bool {
     let version = Version::of(&place.version);
-    if version.is_busy() {
-        return false;
-    }
+    !version.is_busy() && add_from(place, version)
+}
+
+/// The same without a look at whether another writer is at work: then the version cannot be taken.
+fn add_at_once(place: &Place) -> bool {
+    add_from(place, Version::of(&place.version).published())
+}
+
+fn add_from(place: &Place, version: Version) -> bool {
     let [one, other] = read(place);
     if !version.is_live() || !version.take(&place.version) {
         return false;
@@ -52,6 +58,18 @@ fn changes_are_made_from_what_was_read() {
             })
             .collect();
         let done: u64 = others.into_iter().map(|other| other.join().unwrap()).sum();
+        assert!(done >= 1);
+        assert_eq!(read(&place), [done; 2]);
+    });
+}
+
+#[test]
+fn a_version_that_is_busy_cannot_be_taken() {
+    bounded().check(|| {
+        let place = live(0);
+        let other = Arc::clone(&place);
+        let thread = thread::spawn(move || u64::from(add(&other)) + u64::from(add_at_once(&other)));
+        let done = u64::from(add_at_once(&place)) + thread.join().unwrap();
         assert!(done >= 1);
         assert_eq!(read(&place), [done; 2]);
     });

@@ -111,3 +111,33 @@ fn a_process_that_is_killed_at_any_store_of_a_split_leaves_all_to_the_next_one()
         first.index().grow(&first.memory.places, u32::MAX);
     }
 }
+
+#[test]
+fn long_chains_are_searched_for_words_of_ipv4() {
+    const CONNECTIONS: u32 = 1200;
+    let mapping = Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory");
+    let world = World::of(&Arc::new(mapping));
+    (0..CONNECTIONS).for_each(|number| world.enter(number, 0));
+    let find = |number: u32, direction: Direction| {
+        let tuple = connection(number).tuples[direction.index()];
+        let [src, dst, .., last] = tuple.words();
+        let (places, hash) = (world.memory.places.rows(), world.memory.key.of_tuple(&tuple));
+        let found = world.index().buckets().find4(places, hash, (src, dst, last));
+        found.map(|(place, direction, version)| {
+            (places.index_of(place), direction, version == place.version())
+        })
+    };
+    for direction in [Direction::Original, Direction::Reply] {
+        assert!((0..CONNECTIONS).all(|number| find(number, direction) == Some((number, direction, true))));
+        assert!((CONNECTIONS..2 * CONNECTIONS).all(|number| find(number, direction).is_none()));
+    }
+    let place = world.memory.places.get(7).expect("a place");
+    assert!(place.take(place.version()));
+    assert_eq!(
+        find(7, Direction::Reply),
+        Some((7, Direction::Reply, false)),
+        "taken: the version from before"
+    );
+    place.vacate(place.version());
+    assert_eq!(find(7, Direction::Reply), None);
+}

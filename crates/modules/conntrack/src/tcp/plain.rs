@@ -11,10 +11,10 @@ use crate::tuple::Direction;
 
 /// A right edge that is further away than the largest window (RFC 7323, 2.3) lies behind.
 const WINDOW_BYTES_MAX: u32 = 1 << 30;
-/// Shifts of the sender's and the receiver's flags in half a word.
-const SENDER_FLAGS: u32 = 8;
-const RECEIVER_FLAGS: u32 = 24;
-const SEEN: u32 = (MAX_ACK_SET as u32) << SENDER_FLAGS | (MAX_ACK_SET as u32) << RECEIVER_FLAGS;
+/// Bits of a side in the word of small numbers: its window scale, and its flags above `SIDE_FLAGS`.
+const SIDE_BITS: u32 = 16;
+const SIDE_FLAGS: u32 = 8;
+const SEEN: u64 = flags_of(Direction::Original, MAX_ACK_SET) | flags_of(Direction::Reply, MAX_ACK_SET);
 /// Packed state and retransmissions of an established connection.
 const ESTABLISHED: u64 = (TcpState::Established as u64) << 8;
 /// Indices into [`super::Tcp::words`].
@@ -22,6 +22,16 @@ const LAST_AT: usize = 4;
 const LAST_END_AT: usize = 5;
 const SMALL_AT: usize = 6;
 const _: () = assert!(SMALL_AT + 1 == TCP_WORDS);
+
+/// A side's flags in the word of small numbers.
+const fn flags_of(direction: Direction, flags: u8) -> u64 {
+    (flags as u64) << (SIDE_FLAGS + SIDE_BITS * direction as u32)
+}
+
+/// The flag of data that this side has sent and the other one has not acknowledged.
+const fn unacknowledged_of(direction: Direction) -> u64 {
+    flags_of(direction, DATA_UNACKNOWLEDGED)
+}
 
 /// The numbers of a plain segment.
 #[derive(Clone, Copy, Debug)]
@@ -60,20 +70,15 @@ impl PlainStep {
         let (seq, ack, window) = (high(segment.seq_and_ack), low(segment.seq_and_ack), segment.window);
         let end = seq.wrapping_add(segment.payload_bytes);
         let last_end = u64::from(end) | u64::from(window) << 32 | ESTABLISHED << 48;
-        let (old_last_end, small) = (word(LAST_END_AT), word(SMALL_AT));
-        if old_last_end >> 48 != ESTABLISHED || window == 0 {
+        let mut small = word(SMALL_AT);
+        // The upper bits are the same if the connection is established and there were no retransmissions. Both sides
+        // have been seen.
+        let difference = word(LAST_END_AT) ^ last_end;
+        if difference >> 48 | SEEN & !small != 0 || window == 0 {
             return None;
         }
         // Is it a retransmission?
-        if word(LAST_AT) == segment.seq_and_ack && old_last_end == last_end && small >> 56 == direction as u64
-        {
-            return None;
-        }
-        let shift = 16 * direction as u32;
-        // Scale and flags of the sender, then of the receiver.
-        let mut sides = (small as u32).rotate_right(shift);
-        // Both sides have been seen.
-        if sides & SEEN != SEEN {
+        if difference == 0 && word(LAST_AT) == segment.seq_and_ack && small >> 56 == direction as u64 {
             return None;
         }
         let (ends, windows) = (word(own), word(own + 1));
@@ -88,30 +93,27 @@ impl PlainStep {
         if !is_inside {
             return None;
         }
-        let window = u32::from(window) << (sides & 15);
+        let window = u32::from(window) << ((small >> (SIDE_BITS * direction as u32)) & 15);
         if is_before(sender_end, end) {
             sender_end = end;
-            sides |= u32::from(DATA_UNACKNOWLEDGED) << SENDER_FLAGS;
+            small |= unacknowledged_of(direction);
         }
         if ack == receiver_end {
-            sides &= !(u32::from(DATA_UNACKNOWLEDGED) << RECEIVER_FLAGS);
+            small &= !unacknowledged_of(direction.inverse());
         }
         let max_ack = if is_before(max_ack, ack) { ack } else { max_ack };
         let (old_right, right) = (high(receiver_ends), ack.wrapping_add(window));
         let right = if is_before(old_right.wrapping_sub(1), right) { right } else { old_right };
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        const UNACKNOWLEDGED: u32 =
-            (DATA_UNACKNOWLEDGED as u32) << SENDER_FLAGS | (DATA_UNACKNOWLEDGED as u32) << RECEIVER_FLAGS;
+        const UNACKNOWLEDGED: u64 =
+            unacknowledged_of(Direction::Original) | unacknowledged_of(Direction::Reply);
         Some(Self {
             sender: [pair(sender_end, max_end), pair(max_window.max(window), max_ack)],
             receiver_ends: pair(receiver_end, right),
             last: segment.seq_and_ack,
             last_end,
-            small: u64::from(sides.rotate_left(shift))
-                | small & 0xffff << 32
-                | (SegmentKind::Ack as u64) << 48
-                | (direction as u64) << 56,
-            is_unacknowledged: sides & UNACKNOWLEDGED != 0,
+            small: small & !(0xffff << 48) | (SegmentKind::Ack as u64) << 48 | (direction as u64) << 56,
+            is_unacknowledged: small & UNACKNOWLEDGED != 0,
         })
     }
 

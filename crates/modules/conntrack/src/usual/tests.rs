@@ -185,9 +185,9 @@ fn short_way(
     request: &CtRequest,
     now_ms: u64,
 ) -> Option<Seen> {
-    let usual = UsualPacket::of(frame, frame.len() as u32, &offload)?;
+    let usual = UsualPacket::of(frame, &offload)?;
     let zone = table.usual_zone(ZONE, request.nat.is_some(), now_ms);
-    let verdict = zone.track::<true>(&usual)?;
+    let verdict = zone.track::<true>(&usual, || frame.len() as u32)?;
     let mut leaves = frame.to_vec();
     if let Some(to) = verdict.translation {
         usual.translate(&mut leaves, &to);

@@ -83,7 +83,7 @@ pub(crate) fn vid_of(key: u64) -> u16 {
 #[derive(Debug)]
 pub(crate) struct Table {
     buckets: Box<[Bucket]>,
-    secret: [u64; 2],
+    secret: Secret,
     ageing: Stamp,
 }
 
@@ -94,7 +94,7 @@ impl Table {
         let buckets = entries.div_ceil(BUCKET_SLOTS).next_power_of_two();
         Self {
             buckets: (0..buckets).map(|_| Bucket::default()).collect(),
-            secret,
+            secret: Secret::of(secret),
             ageing: Stamp::at(ageing_ns),
         }
     }
@@ -114,7 +114,7 @@ impl Table {
         if key == 0 {
             return None; // these are the contents of empty slots
         }
-        let hash = hash(key, self.secret);
+        let hash = self.secret.hash(key);
         match self.bucket(hash as usize).find(key) {
             Some(found) => Some(found),
             None => self.find_overflowed(key, hash),
@@ -171,7 +171,7 @@ impl Table {
     /// Number of the home bucket of `key`.
     #[inline]
     pub(crate) fn home(&self, key: u64) -> usize {
-        hash(key, self.secret) as usize & (self.buckets.len() - 1)
+        self.secret.hash(key) as usize & (self.buckets.len() - 1)
     }
 
     /// Prefetches buckets by plain loads. A processor has a bounded number of instructions in flight, so fewer other
@@ -184,7 +184,7 @@ impl Table {
     /// The home bucket of `key`, and its overflow bucket.
     #[inline]
     fn choices(&self, key: u64) -> [&Bucket; 2] {
-        let hash = hash(key, self.secret);
+        let hash = self.secret.hash(key);
         let home = hash as usize;
         [home, home ^ overflow_bits(hash)].map(|number| self.bucket(number))
     }
@@ -203,16 +203,31 @@ pub fn random_key() -> [u64; 2] {
     [RandomState::new().hash_one(GOLDEN_RATIO), RandomState::new().hash_one(!GOLDEN_RATIO)]
 }
 
-/// The hash of `key` under `secret`: two multiplications, and the halves of each product are folded together.
-///
-/// Without the secret, no set of addresses is known to collide. With it, guests could fill chosen buckets and prevent
-/// the learning of others' addresses.
-pub(crate) fn hash(key: u64, secret: [u64; 2]) -> u64 {
-    // The second factor of each step is odd, so it is never 0, which would map everything to one value. Secrets that a
-    // person chose, like 1 or -1, would be poor factors; the exclusive or corrects that and does not weaken random
-    // secrets.
-    let first = folded_product(key ^ secret[0], (secret[1] ^ GOLDEN_RATIO) | 1);
-    folded_product(first ^ secret[1].rotate_left(32), GOLDEN_RATIO)
+/// The secret of the hash, as the numbers that it needs for each key.
+#[derive(Debug)]
+struct Secret {
+    before: u64,
+    factor: u64,
+    between: u64,
+}
+
+impl Secret {
+    fn of(secret: [u64; 2]) -> Self {
+        // Both factors are odd, so they are never 0, which would map everything to one value. Secrets that a person
+        // chose, like 1 or -1, would be poor factors; the exclusive or corrects that and does not weaken random
+        // secrets.
+        let factor = (secret[1] ^ GOLDEN_RATIO) | 1;
+        Self { before: secret[0], factor, between: secret[1].rotate_left(32) }
+    }
+
+    /// The hash of `key`: two multiplications, and the halves of each product are folded together.
+    ///
+    /// Without the secret, no set of addresses is known to collide. With it, guests could fill chosen buckets and
+    /// prevent the learning of others' addresses.
+    #[inline(always)]
+    fn hash(&self, key: u64) -> u64 {
+        folded_product(folded_product(key ^ self.before, self.factor) ^ self.between, GOLDEN_RATIO)
+    }
 }
 
 #[cfg(test)]
@@ -277,7 +292,7 @@ mod tests {
     /// The number of keys in the fullest of 1024 buckets. With 4096 `keys` the average is 4.
     fn fullest_bucket(keys: impl Iterator<Item = u64>, secret: [u64; 2]) -> u32 {
         let mut buckets = [0; 1024];
-        keys.for_each(|key| buckets[(hash(key, secret) & 1023) as usize] += 1);
+        keys.for_each(|key| buckets[(Secret::of(secret).hash(key) & 1023) as usize] += 1);
         buckets.into_iter().max().unwrap_or(0)
     }
 
@@ -294,7 +309,7 @@ mod tests {
     #[test]
     fn the_secret_decides_collisions() {
         let (mine, other) = ([1, 2], [3, 4]);
-        let crowd = (0..1 << 22).filter(|key| hash(*key, mine) & 1023 == 7).take(4096);
+        let crowd = (0..1 << 22).filter(|key| Secret::of(mine).hash(*key) & 1023 == 7).take(4096);
         assert!(fullest_bucket(crowd, other) <= 20);
     }
 
