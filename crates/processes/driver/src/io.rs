@@ -220,7 +220,13 @@ impl Io {
         for event in events {
             match event {
                 Source::Bell => self.run_tasks(),
-                Source::Device(number) | Source::Call(number) => {
+                Source::Device(number) => {
+                    if let Some(lane) = self.lane(number) {
+                        lane.wake(now);
+                    }
+                }
+                // The rings are looked at again before a lane sleeps.
+                Source::Call(number) => {
                     if let Some(lane) = self.lane(number) {
                         lane.activate(now);
                     }
@@ -326,7 +332,12 @@ fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+
     use super::*;
+    use crate::DevicePortId;
+    use crate::event::reports;
+    use crate::tests::{World, world};
 
     #[test]
     fn a_lane_is_visited_before_it_is_left_alone() {
@@ -335,5 +346,24 @@ mod tests {
             assert!(!is_idle(1001, 1000, look_ns), "it woke after this round");
         }
         assert!(is_idle(999, 1000, 0) && !is_idle(999, 1000, 2) && is_idle(950, 1000, 50));
+    }
+
+    /// The frame comes after the visit and before the thread polls for events, in one turn.
+    #[test]
+    fn a_frame_that_comes_between_a_visit_and_the_poll_is_not_slept_over() {
+        let World { pair, queue, wire, _vnic, .. } = world();
+        let (session, _switch) = UnixStream::pair().unwrap();
+        let lane = Lane::new((DevicePortId(1), 0), pair, Box::new(queue), session.into(), LaneState::Open);
+        let (bell, (reporter, _reports)) = (eventfd(0, EventfdFlags::NONBLOCK).unwrap(), reports().unwrap());
+        let mut io = Io::new(channel().1, &bell, &DriverSettings::default(), reporter).unwrap();
+        io.add(0, lane).unwrap();
+        let now = io.now_ns();
+        assert!(!io.round(now), "nothing has come");
+        wire.send(&[0; 100]).unwrap();
+        io.take_events(false);
+        io.leave_idle(now, 0);
+        assert!(io.lanes[0].1.is_active, "the device's event is taken: no other one wakes the thread");
+        let now = io.now_ns();
+        assert!(io.round(now), "the frame");
     }
 }

@@ -108,6 +108,12 @@ impl Lane {
         }
     }
 
+    /// Notes frames of the device. Their event does not come again, so a visit has to follow, also if it is active.
+    pub(crate) fn wake(&mut self, now: u64) {
+        self.worked_ns = now;
+        self.activate(now);
+    }
+
     /// Makes it active: from now on the switch need not signal.
     pub(crate) fn activate(&mut self, now: u64) {
         if self.state == LaneState::NoSwitch || self.is_active {

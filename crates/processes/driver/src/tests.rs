@@ -53,14 +53,14 @@ impl Device for Hands {
 
 pub(crate) struct World {
     pub(crate) pair: VnicPair,
-    queue: PacketQueue,
+    pub(crate) queue: PacketQueue,
     counters: DriverCounters,
     /// The far end of the device.
-    wire: UnixDatagram,
+    pub(crate) wire: UnixDatagram,
     rx: DeviceRing,
     tx: DeviceRing,
     map: Arc<MemoryMap>,
-    _vnic: Vnic,
+    pub(crate) _vnic: Vnic,
 }
 
 pub(crate) fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc<MemoryMap>>) {
