@@ -34,7 +34,8 @@ impl CtHelper {
 
     /// The helper as a number; 0 for none.
     #[inline]
-    pub(crate) fn number(helper: Option<Self>) -> u8 {
+    #[must_use]
+    pub fn number(helper: Option<Self>) -> u8 {
         match helper {
             None => 0,
             Some(Self::Ftp) => 1,
@@ -44,7 +45,8 @@ impl CtHelper {
 
     /// Reads [`Self::number`].
     #[inline]
-    pub(crate) fn of_number(number: u8) -> Option<Self> {
+    #[must_use]
+    pub fn of_number(number: u8) -> Option<Self> {
         match number {
             1 => Some(Self::Ftp),
             2 => Some(Self::Tftp),

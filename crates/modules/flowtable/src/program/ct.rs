@@ -38,11 +38,7 @@ pub(crate) fn compile(words: &mut Vec<u64>, ct: &Conntrack, policy: u8) -> Resul
     check(ct)?;
     let unknown = || UnsupportedFlow::Unsupported("a connection tracking helper other than ftp and tftp");
     let helper = ct.helper.as_deref().map(|name| CtHelper::named(name).ok_or_else(unknown));
-    let helper = match helper.transpose()? {
-        None => 0,
-        Some(CtHelper::Ftp) => 1,
-        Some(CtHelper::Tftp) => 2,
-    };
+    let helper = u64::from(CtHelper::number(helper.transpose()?));
     let commit = match (ct.is_commit, ct.is_force_commit) {
         (_, true) => 2,
         (true, false) => 1,
@@ -186,11 +182,7 @@ pub(crate) fn read(step: Step, rest: &[AtomicU64]) -> (CtRequest, usize) {
         1 => CtCommit::Yes,
         _ => CtCommit::Force,
     };
-    let helper = match step.operand(24, 8) {
-        1 => Some(CtHelper::Ftp),
-        2 => Some(CtHelper::Tftp),
-        _ => None,
-    };
+    let helper = CtHelper::of_number(step.operand(24, 8) as u8);
     let (zone, parts, policy) = (step.operand(0, 16) as u16, step.operand(32, 8), step.operand(40, 8) as u8);
     let mut request = CtRequest { zone, commit, helper, policy, ..CtRequest::default() };
     let mut at = 0;
