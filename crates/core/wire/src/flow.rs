@@ -1,7 +1,7 @@
 //! A hash of a flow that selects one of several receive queues, so that the packets of a flow stay in order.
 
 use crate::headers::{Layers, MACS_BYTES, ethertype};
-use crate::mix::GOLDEN_RATIO;
+use crate::mix::{GOLDEN_RATIO, folded_product};
 
 /// 2^64 divided by the root of two: the start value for a key of zero.
 const START: u64 = 0xb504_f333_f9de_6485;
@@ -47,12 +47,11 @@ fn hash_frame(head: &[u8], start: u64) -> u64 {
     words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)))
 }
 
-/// Makes every bit of `word` affect every bit, by the two halves of a 128-bit product.
+/// Makes every bit of `word` affect every bit.
 #[inline]
 fn mix(word: u64) -> u64 {
     // The addition keeps a word of zero from staying zero.
-    let product = u128::from(word.wrapping_add(START)) * u128::from(GOLDEN_RATIO);
-    product as u64 ^ (product >> 64) as u64
+    folded_product(word.wrapping_add(START), GOLDEN_RATIO)
 }
 
 #[cfg(test)]

@@ -78,8 +78,7 @@ const INTERFACE: Numbers = Numbers { clients: 1, packets: 2 };
 pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     // The supervisor handles signals to the process group.
     signals::ignore()?;
-    descriptors::raise_limit();
-    descriptors::reserve_table();
+    descriptors::prepare_table();
     // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-switch");
     let mut channel = take_channel()?;

@@ -27,8 +27,7 @@ const EVENTS: u64 = 1;
 pub fn run(hysteresis: Hysteresis, mode: sandbox::SandboxMode) -> Result<(), Fault> {
     // The supervisor handles signals to the process group.
     signals::ignore()?;
-    descriptors::raise_limit();
-    descriptors::reserve_table();
+    descriptors::prepare_table();
     // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-driver");
     let mut channel = take_channel()?;

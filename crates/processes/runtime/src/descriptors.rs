@@ -15,8 +15,14 @@ pub fn start_closing() {
     });
 }
 
-/// Raises the limit as far as permitted: each guest has one for its memory and several for each ring.
-pub fn raise_limit() {
+/// Raises the limit as far as permitted, and makes room in the table. Call it while the process has one thread only.
+pub fn prepare_table() {
+    raise_limit();
+    reserve_table();
+}
+
+/// Each guest has one descriptor for its memory and several for each ring.
+fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum
         && let Err(error) =
@@ -28,11 +34,9 @@ pub fn raise_limit() {
     lasthop_foreign::set_limit(getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX));
 }
 
-/// Makes room in the table of descriptors. Call it while the process has one thread only.
-///
 /// A table that several threads use grows after a grace period of RCU only, often 10 ms, for which the thread that opens a descriptor
 /// waits. That would be the largest part of the time in which guests stand still when a process begins in place of a dead one.
-pub fn reserve_table() {
+fn reserve_table() {
     // The table stays as long as it was. Without it all works, but later.
     let _ = fcntl_dupfd_cloexec(std::io::stdin(), TABLE_ENTRIES - 1);
 }

@@ -172,8 +172,7 @@ pub fn run(mut settings: RunSettings, manager: &mut Manager, inherited: Inherite
     let signals = Signals::take()?;
     // New files are accessible to their owner only until their mode is set.
     rustix::process::umask(Mode::from_raw_mode(0o077));
-    descriptors::raise_limit();
-    descriptors::reserve_table();
+    descriptors::prepare_table();
     descriptors::start_closing();
     let dir = RunDir::claim(settings.dir.clone())?;
     let previous = PreviousState::read(&inherited)?;
