@@ -3,6 +3,13 @@
 //! A mark ends a stage: the time since the previous mark is added to it. Marks are at the ends of stages and never
 //! inside the loop over a batch. Without a profile each mark is a branch on one byte.
 //!
+//! The round before a sampled one has marks too, and its times are discarded: code and data of the marks are cold in it, and
+//! would count as the stages' time. The rounds before that one are timed as a whole, for comparison. All others are counted.
+//!
+//! ```text
+//!   plain ── plain ── reference ── … ── reference ── warm-up ── sampled ── plain
+//! ```
+//!
 //! ```text
 //!   round ── visit ──────────────────────────────────────────────────────────── visit ── kicks, tasks, sleep ── round
 //!            Other│Fetch│Parse│LookUp│Queue│Copy│Publish│Completion│Other│Signal
@@ -87,6 +94,8 @@ impl WorkStage {
 const STAGES: usize = 12;
 /// A longer lap, in ticks, is discarded: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
 const LAP_TICKS_MAX: u64 = 4_000_000;
+/// Rounds that are timed as a whole before each warm-up. So the others need no bookkeeping.
+const REFERENCE_ROUNDS: u64 = 16;
 /// Rounds of at least this many ns are not compared: the thread lost its CPU, or had very much work.
 const ROUND_NS_MAX: u64 = 1_000_000;
 /// The cost of a mark is the least average over this many marks, in several trials.
@@ -136,12 +145,40 @@ pub struct StageProfile {
     pub outside: u64,
     /// Ports with sampled visits.
     pub ports: Vec<(PortId, PortTicks)>,
-    /// Rounds that were not sampled, in ns: the reference for the stages.
+    /// Reference rounds, without marks, in ns.
     pub around: RoundTime,
+    /// Rounds with marks, in ns: warm-ups and sampled ones.
+    pub marked: RoundTime,
     /// Sampled rounds of the same kind: the sum of their stages, in ticks.
     pub within: RoundTime,
     /// Cost of one mark in ticks, which is subtracted from the stages.
     pub mark_ticks: u64,
+}
+
+/// The use of a round for the profile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum RoundKind {
+    /// None.
+    Plain,
+    /// Timed as a whole.
+    Reference,
+    /// Has marks, whose times are discarded.
+    WarmUp,
+    Sampled,
+}
+
+/// Times within a round that has marks, in ticks.
+#[derive(Debug, Default)]
+struct RoundLaps {
+    laps: [Cell<u64>; STAGES],
+    asleep: Cell<u64>,
+    interrupted: Cell<u64>,
+    marks: Cell<u64>,
+    /// Outside of stages and sleep.
+    lost: Cell<u64>,
+    begun: u64,
+    /// The sum of the stages of its visits.
+    visits: u64,
 }
 
 /// Measures the stages of a worker's work in one random round of `every`.
@@ -153,21 +190,15 @@ pub struct StageMeter {
     random: u64,
     /// Rounds until the next sampled one.
     left: u64,
+    kind: RoundKind,
     at: Cell<u64>,
     /// Other workers have used the thread since the last mark.
     is_away: Cell<bool>,
-    laps: [Cell<u64>; STAGES],
-    asleep: Cell<u64>,
-    interrupted: Cell<u64>,
-    /// Of the present round: number of marks, ticks outside of stages, and start.
-    marks: Cell<u64>,
-    lost: Cell<u64>,
-    begun: u64,
-    /// About the present round, sampled or not.
+    /// Of the present round, whichever kind it has.
     has_slept: Cell<bool>,
     is_shared: Cell<bool>,
-    round_ns: Option<u64>,
-    round_ticks: u64,
+    begun_ns: u64,
+    round: RoundLaps,
     ports: Vec<PortTicks>,
     profile: StageProfile,
 }
@@ -182,18 +213,13 @@ impl StageMeter {
             every: u64::from(every.max(1)),
             random: seed | 1,
             left: 1,
+            kind: RoundKind::Plain,
             at: Cell::new(clock()),
             is_away: Cell::new(false),
-            laps: Default::default(),
-            asleep: Cell::new(0),
-            interrupted: Cell::new(0),
-            marks: Cell::new(0),
-            lost: Cell::new(0),
-            begun: 0,
             has_slept: Cell::new(false),
             is_shared: Cell::new(false),
-            round_ns: None,
-            round_ticks: 0,
+            begun_ns: 0,
+            round: RoundLaps::default(),
             ports: vec![PortTicks::default(); PORTS_MAX],
             profile: StageProfile::default(),
         };
@@ -208,9 +234,7 @@ impl StageMeter {
             (0..TRIAL_MARKS).for_each(|_| self.mark(WorkStage::Other));
             (self.clock)().saturating_sub(before) / TRIAL_MARKS
         };
-        let least = (0..TRIALS).map(|_| trial()).min().unwrap_or_default();
-        self.laps.iter().for_each(|lap| lap.set(0));
-        least
+        (0..TRIALS).map(|_| trial()).min().unwrap_or_default()
     }
 
     /// The time since the last mark, without the mark's own cost. Zero if other workers used the thread or the CPU was
@@ -218,98 +242,138 @@ impl StageMeter {
     fn lap(&self) -> u64 {
         let now = (self.clock)();
         let ticks = now.saturating_sub(self.at.replace(now)).saturating_sub(self.mark_ticks);
-        self.marks.set(self.marks.get() + 1);
+        self.round.marks.set(self.round.marks.get() + 1);
         if self.is_away.take() {
-            self.lost.set(self.lost.get() + ticks);
+            self.lose(ticks);
             return 0;
         }
         ticks
+    }
+
+    fn lose(&self, ticks: u64) {
+        self.round.lost.set(self.round.lost.get() + ticks);
     }
 
     #[cold]
     fn mark(&self, stage: WorkStage) {
         let ticks = self.lap();
         if ticks > LAP_TICKS_MAX {
-            self.interrupted.set(self.interrupted.get() + 1);
-            self.lost.set(self.lost.get() + ticks);
-            return;
+            self.round.interrupted.set(self.round.interrupted.get() + 1);
+            return self.lose(ticks);
         }
-        let lap = &self.laps[stage as usize];
+        let lap = &self.round.laps[stage as usize];
         lap.set(lap.get() + ticks);
     }
 
     #[cold]
     fn mark_sleep(&self) {
-        self.asleep.set(self.asleep.get() + self.lap());
+        self.round.asleep.set(self.round.asleep.get() + self.lap());
     }
 
-    fn take_laps(&mut self) -> StageTicks {
-        let laps = self.laps.each_ref().map(Cell::take);
-        self.round_ticks += laps.iter().sum::<u64>();
-        laps
-    }
-
-    /// Ends a visit to `port`.
+    /// Ends a visit to `port`. Its own time belongs to no stage.
     #[cold]
     fn end_visit(&mut self, port: PortId, packets: usize) {
-        let laps = self.take_laps();
-        match self.ports.get_mut(port.index()).filter(|_| packets > 0) {
-            Some(of_port) => {
-                of_port.visits += 1;
-                of_port.packets += packets as u64;
-                add(&mut of_port.ticks, &laps);
+        let laps = self.round.laps.each_ref().map(Cell::take);
+        let ticks = laps.iter().sum::<u64>();
+        self.round.visits += ticks;
+        if self.kind == RoundKind::Sampled {
+            match self.ports.get_mut(port.index()).filter(|_| packets > 0) {
+                Some(of_port) => {
+                    of_port.visits += 1;
+                    of_port.packets += packets as u64;
+                    add(&mut of_port.ticks, &laps);
+                }
+                None => self.profile.own[WorkStage::Poll as usize] += ticks,
             }
-            None => self.profile.own[WorkStage::Poll as usize] += laps.iter().sum::<u64>(),
         }
+        let now = (self.clock)();
+        self.lose(now.saturating_sub(self.at.replace(now)));
     }
 
-    /// Ends the round that began at `round_ns` and begins the next one. Returns whether that one is sampled.
-    fn next_round(&mut self, now_ns: u64, has_worked: bool, was_sampled: bool) -> bool {
-        if was_sampled {
-            self.mark(WorkStage::Other);
-            self.end_round(has_worked);
+    /// Ends the present round, and begins the next one at `now_ns`. `has_worked`: the present one had packets. Returns
+    /// whether the next one has marks.
+    fn next_round(&mut self, now_ns: u64, has_worked: bool) -> bool {
+        if self.kind != RoundKind::Plain {
+            self.end_round(now_ns, has_worked);
         }
-        let ns = self.round_ns.replace(now_ns).map(|since| now_ns.saturating_sub(since));
-        let is_usual = has_worked && !self.has_slept.take() && !self.is_shared.take();
-        if let Some(ns) = ns.filter(|ns| is_usual && *ns < ROUND_NS_MAX) {
-            let (sum, time) = match was_sampled {
-                true => (&mut self.profile.within, self.round_ticks),
-                false => (&mut self.profile.around, ns),
-            };
-            sum.rounds += 1;
-            sum.time += time;
-        }
-        self.round_ticks = 0;
         self.profile.rounds += 1;
         self.left -= 1;
-        if self.left > 0 {
+        if self.left > 1 + REFERENCE_ROUNDS {
             return false;
         }
-        self.left = 1 + self.next_random() % (2 * self.every - 1);
-        self.profile.sampled += 1;
+        self.begin_round(now_ns)
+    }
+
+    #[cold]
+    fn begin_round(&mut self, now_ns: u64) -> bool {
+        self.kind = match self.left {
+            0 => RoundKind::Sampled,
+            1 => RoundKind::WarmUp,
+            _ => RoundKind::Reference,
+        };
+        self.begun_ns = now_ns;
+        self.has_slept.set(false);
+        self.is_shared.set(false);
+        if self.kind == RoundKind::Reference {
+            return false;
+        }
+        if self.kind == RoundKind::Sampled {
+            self.left = 1 + self.next_random() % (2 * self.every - 1);
+            self.profile.sampled += 1;
+        }
         self.is_away.set(false);
-        self.marks.set(0);
-        self.lost.set(0);
-        self.begun = (self.clock)();
-        self.at.set(self.begun);
+        let begun = (self.clock)();
+        self.round = RoundLaps { begun, ..RoundLaps::default() };
+        self.at.set(begun);
         true
     }
 
-    /// Adds the time of a round that belongs to no port. A round without packets counts as polling.
-    fn end_round(&mut self, has_worked: bool) {
-        let laps = self.take_laps();
-        let not_theirs = self.marks.take() * self.mark_ticks + self.lost.take();
-        self.profile.outside += (self.at.get() - self.begun).saturating_sub(not_theirs);
-        if has_worked {
-            return add(&mut self.profile.own, &laps);
+    #[cold]
+    fn end_round(&mut self, now_ns: u64, has_worked: bool) {
+        let kind = std::mem::replace(&mut self.kind, RoundKind::Plain);
+        let ticks = match kind {
+            RoundKind::Plain | RoundKind::Reference => 0,
+            RoundKind::WarmUp | RoundKind::Sampled => self.end_laps(kind, has_worked),
+        };
+        let ns = now_ns.saturating_sub(self.begun_ns);
+        if !has_worked || self.has_slept.get() || self.is_shared.get() || ns >= ROUND_NS_MAX {
+            return;
         }
+        match kind {
+            RoundKind::Plain => {}
+            RoundKind::Reference => self.profile.around.count(ns),
+            RoundKind::WarmUp => self.profile.marked.count(ns),
+            RoundKind::Sampled => {
+                self.profile.marked.count(ns);
+                self.profile.within.count(ticks);
+            }
+        }
+    }
+
+    /// Ends the last stage of a round. The time that belongs to no port is added to the worker's if the round is sampled; one without
+    /// packets counts as polling. Returns the sum of all stages.
+    fn end_laps(&mut self, kind: RoundKind, has_worked: bool) -> u64 {
+        self.mark(WorkStage::Other);
+        let RoundLaps { laps, asleep, interrupted, marks, lost, begun, visits } =
+            std::mem::take(&mut self.round);
+        let laps = laps.map(Cell::into_inner);
+        let ticks = visits + laps.iter().sum::<u64>();
+        if kind != RoundKind::Sampled {
+            return ticks;
+        }
+        let not_theirs = marks.get() * self.mark_ticks + lost.get();
+        self.profile.outside += (self.at.get() - begun).saturating_sub(not_theirs);
+        self.profile.asleep += asleep.get();
+        self.profile.interrupted += interrupted.get();
         for (stage, ticks) in WorkStage::ALL.into_iter().zip(laps) {
             let stage = match stage {
                 WorkStage::Kick | WorkStage::Control => stage,
+                _ if has_worked => stage,
                 _ => WorkStage::Poll,
             };
             self.profile.own[stage as usize] += ticks;
         }
+        ticks
     }
 
     /// Xorshift: the selection must not correlate with a pattern of the traffic.
@@ -320,16 +384,26 @@ impl StageMeter {
         self.random
     }
 
-    /// Returns the results. A round that is being sampled ends here: it may have slept for most of the profile.
-    fn finish(mut self, is_sampled: bool) -> StageProfile {
-        if is_sampled {
+    /// Returns the results. A round that has marks ends here, and counts as sampled: it may have slept for most of the profile.
+    fn finish(mut self) -> StageProfile {
+        if matches!(self.kind, RoundKind::WarmUp | RoundKind::Sampled) {
+            if self.kind == RoundKind::WarmUp {
+                self.profile.sampled += 1;
+                self.lose(self.round.visits);
+            }
             self.mark(WorkStage::Control);
-            self.end_round(true);
+            self.end_laps(RoundKind::Sampled, true);
         }
         let ports = (0..).map(PortId).zip(std::mem::take(&mut self.ports));
         let seen = ports.filter(|(_, port)| port.visits > 0).collect();
-        let (asleep, interrupted) = (self.asleep.get(), self.interrupted.get());
-        StageProfile { ports: seen, asleep, interrupted, ..self.profile }
+        StageProfile { ports: seen, ..self.profile }
+    }
+}
+
+impl RoundTime {
+    fn count(&mut self, time: u64) {
+        self.rounds += 1;
+        self.time += time;
     }
 }
 
@@ -368,8 +442,8 @@ impl Fabric {
 
     /// Ends the profile. Returns its results, if there was one.
     pub fn end_profile(&mut self) -> Option<StageProfile> {
-        let Stages { is_on, meter } = std::mem::take(&mut self.senders.stages);
-        Some(meter?.finish(is_on))
+        let meter = std::mem::take(&mut self.senders.stages).meter?;
+        Some(meter.finish())
     }
 
     /// Begins a round at `now_ns`. `has_worked`: the previous one had packets.
@@ -377,7 +451,7 @@ impl Fabric {
     pub fn next_round(&mut self, now_ns: u64, has_worked: bool) {
         let Stages { is_on, meter } = &mut self.senders.stages;
         if let Some(meter) = meter {
-            *is_on = meter.next_round(now_ns, has_worked, *is_on);
+            *is_on = meter.next_round(now_ns, has_worked);
         }
     }
 
@@ -445,7 +519,7 @@ mod tests {
     #[test]
     fn stages_of_a_visit_are_its_ports_and_add_up_to_all_that_passed() {
         let mut meter = meter(1);
-        assert!(meter.next_round(1000, false, false), "each one is sampled");
+        assert!(meter.next_round(1000, false), "each one is sampled");
         let visit =
             [(WorkStage::Other, 5), (WorkStage::Fetch, 30), (WorkStage::Copy, 70), (WorkStage::Copy, 2)];
         spend(&meter, &visit);
@@ -454,8 +528,8 @@ mod tests {
         meter.end_visit(PortId(4), 0);
         spend(&meter, &[(WorkStage::Kick, 9)]);
         pass(6);
-        assert!(meter.next_round(1134, true, true));
-        let profile = meter.finish(false);
+        assert!(meter.next_round(1134, true));
+        let profile = meter.finish();
         let (port, ticks) = &profile.ports[0];
         assert_eq!((profile.ports.len(), *port, ticks.visits, ticks.packets), (1, PortId(3), 1, 4));
         assert_eq!(ticks.ticks[WorkStage::Copy as usize], 72);
@@ -469,11 +543,11 @@ mod tests {
     #[test]
     fn a_round_without_packets_is_looking_for_some_but_for_kicks_and_tasks() {
         let mut meter = meter(1);
-        meter.next_round(0, false, false);
+        meter.next_round(0, false);
         spend(&meter, &[(WorkStage::Other, 8), (WorkStage::Kick, 3), (WorkStage::Control, 2)]);
         pass(1);
-        meter.next_round(14, false, true);
-        let profile = meter.finish(false);
+        meter.next_round(14, false);
+        let profile = meter.finish();
         let own = |stage: WorkStage| profile.own[stage as usize];
         assert_eq!((own(WorkStage::Poll), own(WorkStage::Kick), own(WorkStage::Control)), (9, 3, 2));
         assert_eq!(
@@ -486,7 +560,7 @@ mod tests {
     #[test]
     fn sleep_time_of_others_and_lost_cpu_time_are_no_stages() {
         let mut meter = meter(1);
-        meter.next_round(0, false, false);
+        meter.next_round(0, false);
         pass(500);
         meter.mark_sleep();
         pass(300);
@@ -496,40 +570,63 @@ mod tests {
         meter.mark(WorkStage::Copy);
         spend(&meter, &[(WorkStage::Copy, 10)]);
         meter.end_visit(PortId(0), 1);
-        let profile = meter.finish(true);
+        let profile = meter.finish();
         assert_eq!((profile.asleep, profile.interrupted, profile.outside), (500, 1, 510));
         assert_eq!(profile.ports[0].1.ticks.iter().sum::<u64>(), 10);
     }
 
-    #[test]
-    fn one_round_of_many_is_sampled_and_the_others_are_the_measure_around() {
-        let mut meter = meter(16);
-        let (mut is_sampled, mut sampled) = (false, 0);
-        for round in 0..16_000 {
-            is_sampled = meter.next_round(round * 100, true, is_sampled);
-            sampled += u64::from(is_sampled);
-            if is_sampled {
-                spend(&meter, &[(WorkStage::Copy, 100)]);
+    /// Passes `rounds` rounds with packets, whose visit takes 100 ticks, and their marks further `marks`.
+    fn pass_rounds(meter: &mut StageMeter, rounds: u64, marks: u64) {
+        for _ in 0..rounds {
+            let has_marks = meter.next_round(now(), true);
+            pass(100);
+            if has_marks {
+                pass(marks);
+                meter.mark(WorkStage::Copy);
                 meter.end_visit(PortId(1), 1);
             }
         }
-        let profile = meter.finish(false);
-        assert_eq!((profile.rounds, profile.sampled), (16_000, sampled));
-        assert!((900..=1100).contains(&sampled), "{sampled}");
+        meter.next_round(now(), true);
+    }
+
+    #[test]
+    fn one_round_of_many_is_sampled_and_the_ones_before_are_the_measure_around() {
+        let mut meter = meter(64);
+        pass_rounds(&mut meter, 64_000, 0);
+        let profile = meter.finish();
+        assert_eq!(profile.rounds, 64_001);
+        assert!((900..=1100).contains(&profile.sampled), "{}", profile.sampled);
+        let references = profile.around.rounds / profile.sampled;
+        assert!((REFERENCE_ROUNDS - 4..=REFERENCE_ROUNDS).contains(&references), "{references}");
         assert_eq!(profile.around.time, 100 * profile.around.rounds);
         assert_eq!(profile.within.time, 100 * profile.within.rounds);
     }
 
     #[test]
+    fn the_round_before_a_sampled_one_is_discarded_but_counts_as_cost() {
+        let mut meter = meter(64);
+        pass_rounds(&mut meter, 64_000, 60);
+        let profile = meter.finish();
+        let (sampled, marked) = (profile.within.rounds, profile.marked.rounds);
+        assert!(
+            (2 * sampled - 60..=2 * sampled).contains(&marked),
+            "{marked} of {sampled}: each with a warm-up, but few"
+        );
+        assert_eq!(profile.marked.time, 160 * marked);
+        assert_eq!(profile.ports[0].1.packets, sampled, "packets of warm-ups are none");
+        assert_eq!(profile.around.time, 100 * profile.around.rounds, "no marks in them");
+    }
+
+    #[test]
     fn rounds_with_sleep_or_other_workers_are_not_compared() {
         let mut meter = meter(1);
-        let mut is_on = meter.next_round(0, false, false);
+        meter.next_round(0, false);
         for flag in [&meter.has_slept, &meter.is_shared] {
             flag.set(true);
         }
-        is_on = meter.next_round(50, true, is_on);
-        is_on = meter.next_round(50 + ROUND_NS_MAX, true, is_on);
-        meter.next_round(60 + ROUND_NS_MAX, true, is_on);
-        assert_eq!(meter.finish(false).within.rounds, 1);
+        meter.next_round(50, true);
+        meter.next_round(50 + ROUND_NS_MAX, true);
+        meter.next_round(60 + ROUND_NS_MAX, true);
+        assert_eq!(meter.finish().within.rounds, 1);
     }
 }

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_engine::{EngineProfile, PortTicks, RunningProfile, StageProfile, StageTicks, WorkStage};
+use lasthop_engine::{
+    EngineProfile, PortTicks, RoundTime, RunningProfile, StageProfile, StageTicks, WorkStage,
+};
 use lasthop_foreign::{ForeignFd, discard};
 use lasthop_module_api::PortId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -150,16 +152,19 @@ fn report(results: &EngineProfile, terms: &ProfileTerms) -> ProfileReport {
         cycles_per_second,
         every: terms.every,
         ports: ports.collect(),
-        workers: numbered().map(|(worker, stages)| of_worker(worker, stages, cycles_per_second)).collect(),
+        workers: numbered()
+            .map(|(worker, stages)| of_worker(worker, stages, terms.every, cycles_per_second))
+            .collect(),
     }
 }
 
-fn of_worker(worker: usize, stages: &StageProfile, cycles_per_second: f64) -> ProfiledWorker {
-    let mean = |time: u64, rounds: u64| time as f64 / rounds as f64;
-    let (within, around) = (stages.within, stages.around);
-    let percent = mean(within.time, within.rounds)
-        / (mean(around.time, around.rounds) / 1e9 * cycles_per_second)
-        * 100.0;
+fn of_worker(worker: usize, stages: &StageProfile, every: u32, cycles_per_second: f64) -> ProfiledWorker {
+    let mean = |time: RoundTime| time.time as f64 / time.rounds as f64;
+    let around = mean(stages.around);
+    let accounted = mean(stages.within) / (around / 1e9 * cycles_per_second) * 100.0;
+    // Two rounds of `every` have marks.
+    let cost = (mean(stages.marked) / around - 1.0) * 2.0 / f64::from(every.max(2)) * 100.0;
+    let finite = |percent: f64| percent.is_finite().then_some(percent);
     ProfiledWorker {
         worker,
         rounds: stages.rounds,
@@ -168,7 +173,8 @@ fn of_worker(worker: usize, stages: &StageProfile, cycles_per_second: f64) -> Pr
         sampled_cycles: stages.outside,
         asleep_cycles: stages.asleep,
         cycles: costs(&stages.own),
-        accounted_percent: percent.is_finite().then_some(percent),
+        accounted_percent: finite(accounted),
+        cost_percent: finite(cost),
     }
 }
 
@@ -189,8 +195,6 @@ fn costs(ticks: &StageTicks) -> Vec<StageCost> {
 
 #[cfg(test)]
 mod tests {
-    use lasthop_engine::RoundTime;
-
     use super::*;
 
     #[test]
@@ -200,6 +204,7 @@ mod tests {
             ports: vec![(PortId(1), port.clone()), (PortId(9), port)],
             around: RoundTime { rounds: 100, time: 100_000 },
             within: RoundTime { rounds: 10, time: 19_600 },
+            marked: RoundTime { rounds: 20, time: 27_000 },
             ..StageProfile::default()
         };
         let results = EngineProfile {
@@ -212,6 +217,7 @@ mod tests {
         let terms = ProfileTerms { names, every: 7, duration: Duration::ZERO, greeting: Vec::new() };
         let report = report(&results, &terms);
         assert_eq!(report.workers[0].accounted_percent.map(f64::round), Some(98.0));
+        assert_eq!(report.workers[0].cost_percent.map(f64::round), Some(10.0), "35 % of two rounds in seven");
         let ports: Vec<&str> = report.ports.iter().map(|port| port.port.as_str()).collect();
         assert_eq!(ports, ["vm1", "port 9"]);
         assert_eq!(report.ports[0].cycles[5], StageCost { stage: "copy".to_owned(), cycles: 3 });
@@ -219,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_worker_without_packets_accounts_for_nothing() {
-        let worker = of_worker(0, &StageProfile::default(), 1e9);
-        assert_eq!(worker.accounted_percent, None);
+        let worker = of_worker(0, &StageProfile::default(), 256, 1e9);
+        assert_eq!((worker.accounted_percent, worker.cost_percent), (None, None));
     }
 }

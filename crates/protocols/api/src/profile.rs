@@ -78,6 +78,8 @@ pub struct ProfiledWorker {
     /// The sum of stages in sampled rounds with packets, as percentage of the mean of other such rounds; `None` without
     /// any.
     pub accounted_percent: Option<f64>,
+    /// Time that reading the counter took, as percentage of the time of rounds with packets; `None` without any.
+    pub cost_percent: Option<f64>,
 }
 
 /// Packets of a port that a worker fetched.

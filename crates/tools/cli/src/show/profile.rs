@@ -119,7 +119,12 @@ fn workers(report: &ProfileReport) -> String {
         let packets: u64 = of_ports.flat_map(|port| &port.cycles).map(|cost| cost.cycles).sum();
         table.row(shares(worker, packets));
     }
-    table.text()
+    let costs = report.workers.iter().filter_map(|worker| worker.cost_percent);
+    let cost = costs.reduce(f64::max).map(|percent| {
+        let percent = percent.max(0.0);
+        format!("The profile itself took {percent:.1} % of a busy worker's time at most.\n")
+    });
+    table.text() + &cost.unwrap_or_default()
 }
 
 fn shares(worker: &ProfiledWorker, packets: u64) -> [String; 9] {
@@ -206,6 +211,7 @@ pub(super) mod tests {
                 asleep_cycles: 0,
                 cycles: costs(&[("kick", 500), ("poll", 4500), ("other", 0)]),
                 accounted_percent: Some(98.4),
+                cost_percent: Some(0.62),
                 ..ProfiledWorker::default()
             }],
             ports: vec![
@@ -240,6 +246,7 @@ pub(super) mod tests {
         assert_eq!(words("0")[..6], ["0", "4000", "50.0", "%", "45.0", "%"]);
         assert!(line("0").ends_with("98 %") && line("switch").contains("90.0 %"), "{text}");
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("itself took 0.6 % of"), "{text}");
         assert!(!text.contains("signal"), "a stage that took no time");
         assert_eq!(text.matches("no counters").count(), 1, "{text}");
     }
