@@ -113,6 +113,8 @@ fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
     });
     assert_eq!(seen["guests"][0]["threads"][0]["tid"], tid, "{seen}");
     assert_eq!(seen["guests"][0]["kind"], "vmm", "{seen}");
+    assert_eq!(seen["policies"][0]["is_used"], false, "{seen}");
+    switch.ask(&["sched", "set", "look=on"]).ok();
     decides_by_the_view(&switch, &mut one, &mut two);
     let doctor = switch.ask(&["doctor", "--switch"]).out;
     assert!(doctor.contains("view of the scheduler: 2 of 2 guests seen"), "{doctor}");

@@ -31,12 +31,6 @@ impl Policy {
             Self::TransmitTimer => "transmit-timer",
         }
     }
-
-    /// The policies without delays, except `Yield`, which has no measured gain, are on wherever there is a view. The
-    /// others are off until a measurement shows a gain.
-    const fn is_default(self) -> bool {
-        matches!(self, Self::Look | Self::SecondSignal)
-    }
 }
 
 /// Whether a policy is used.
@@ -46,7 +40,7 @@ pub enum Mode {
     On,
     /// Never.
     Off,
-    /// The policy's default: on only for those with a measured gain.
+    /// The policy's default: not used until a measurement shows a gain, which none has yet.
     #[default]
     Auto,
 }
@@ -72,8 +66,7 @@ impl Modes {
     pub fn is_used(&self, policy: Policy) -> bool {
         match self.get(policy) {
             Mode::On => true,
-            Mode::Off => false,
-            Mode::Auto => policy.is_default(),
+            Mode::Off | Mode::Auto => false,
         }
     }
 }
@@ -94,7 +87,7 @@ mod tests {
         }
         assert_eq!(modes, Modes::default());
         let used = Policy::ALL.map(|policy| modes.is_used(policy));
-        assert_eq!(used, [true, false, true, false, false]);
+        assert_eq!(used, [false; Policy::ALL.len()]);
         let names: std::collections::BTreeSet<_> = Policy::ALL.iter().map(|policy| policy.name()).collect();
         assert_eq!(names.len(), Policy::ALL.len());
     }

@@ -162,7 +162,7 @@ fn threads_text(threads: &[ThreadReport]) -> String {
 mod tests {
     use super::*;
     use lasthop_api::sched::PolicyCounts;
-    use lasthop_sched::Modes;
+    use lasthop_sched::{Mode, Modes, Policy};
 
     #[test]
     fn a_view_that_is_open_has_guests_and_decisions() {
@@ -176,18 +176,20 @@ mod tests {
         };
         let counts =
             PolicyCounts { look_polls: 3, offers_spared: 5, second_signals: 4, ..PolicyCounts::default() };
+        let mut modes = Modes::default();
+        modes.set(Policy::Look, Mode::On);
         let report = SchedReport {
             is_open: true,
-            policies: SchedReport::policies(&Modes::default(), true),
+            policies: SchedReport::policies(&modes, true),
             guests: vec![guest("vm1", None, 2), guest("vm2", Some("no names"), 0)],
             workers: vec![WorkerPolicies { index: 0, counts }],
             ..SchedReport::default()
         };
         let expected = "view of the scheduler: open\n\n\
                         POLICY          MODE  USED\n\
-                        look            auto  yes\n\
+                        look            on    yes\n\
                         yield           auto  no\n\
-                        second-signal   auto  yes\n\
+                        second-signal   auto  no\n\
                         notify          auto  no\n\
                         transmit-timer  auto  no\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
