@@ -124,9 +124,24 @@ impl Buckets<'_> {
             Step::Next(next) => find4_behind(places, next, tuple.0, tuple.1, tuple.2),
         }
     }
+
+    /// The same for the words of an IPv6 tuple.
+    #[inline(always)]
+    pub(crate) fn find6<'p>(
+        self,
+        places: Rows<'p>,
+        hash: u32,
+        words: &[u64; TUPLE_WORDS],
+    ) -> Option<(Place<'p>, Direction, Version)> {
+        let first = head_of(self.heads, self.shape.bucket_of(hash));
+        match step6(places, first, words)? {
+            Step::Found(place, direction, version) => Some((place, direction, version)),
+            Step::Next(next) => find6_behind(places, next, words),
+        }
+    }
 }
 
-/// One step of a search for an IPv4 tuple.
+/// One step of a search for a tuple.
 enum Step<'a> {
     Found(Place<'a>, Direction, Version),
     /// The next link of the chain.
@@ -135,13 +150,42 @@ enum Step<'a> {
 
 #[inline(always)]
 fn step4(places: Rows<'_>, link: u32, (src, dst, last): (u64, u64, u64)) -> Option<Step<'_>> {
+    step(places, link, |place, direction| place.has_tuple4(direction, [src, dst, last]))
+}
+
+#[inline(always)]
+fn step<'p>(
+    places: Rows<'p>,
+    link: u32,
+    has_tuple: impl Fn(Place<'p>, Direction) -> bool,
+) -> Option<Step<'p>> {
     let (index, direction) = named(link)?;
     let place = places.get(index)?;
     let version = place.version();
-    if version.is_live() && place.has_tuple4(direction, [src, dst, last]) {
+    if version.is_live() && has_tuple(place, direction) {
         return Some(Step::Found(place, direction, version.published()));
     }
     Some(Step::Next(place.chain(direction)))
+}
+
+#[inline(always)]
+fn step6<'p>(places: Rows<'p>, link: u32, words: &[u64; TUPLE_WORDS]) -> Option<Step<'p>> {
+    step(places, link, |place, direction| place.has_tuple6(direction, words))
+}
+
+#[inline(never)]
+fn find6_behind<'p>(
+    places: Rows<'p>,
+    mut next: u32,
+    words: &[u64; TUPLE_WORDS],
+) -> Option<(Place<'p>, Direction, Version)> {
+    for _ in 1..CHAIN_MAX {
+        match step6(places, next, words)? {
+            Step::Found(place, direction, version) => return Some((place, direction, version)),
+            Step::Next(behind) => next = behind,
+        }
+    }
+    None
 }
 
 #[inline(never)]

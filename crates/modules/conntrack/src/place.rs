@@ -179,6 +179,13 @@ impl<'a> Place<'a> {
         self.load(start + TUPLE_WORDS - 1) == last && self.load(start) == src && self.load(start + 1) == dst
     }
 
+    /// The same for the words of an IPv6 tuple.
+    #[inline(always)]
+    pub(crate) fn has_tuple6(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
+        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
+        words.iter().enumerate().rev().all(|(at, word)| self.load(start + at) == *word)
+    }
+
     /// Source, destination and last word of an IPv4 tuple.
     #[inline(always)]
     pub(crate) fn tuple4(self, direction: Direction) -> [u64; 3] {

@@ -72,6 +72,11 @@ impl<const KEY: usize> Cache<KEY> {
         Self { words, start, mask: entries.start() - 1, entries, crowded_out: 0 }
     }
 
+    /// Cache lines of this many entries.
+    pub(crate) const fn lines(entries: usize) -> usize {
+        entries * Self::ENTRY_WORDS / LINE_WORDS
+    }
+
     /// Removes all entries.
     pub(crate) fn clear(&mut self) {
         *self = Self::new(self.entries.clone());

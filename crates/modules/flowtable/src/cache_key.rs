@@ -145,6 +145,14 @@ pub(crate) enum Kind {
     Other,
 }
 
+impl Kind {
+    /// The kind of keys that are mini keys of this many words.
+    #[inline(always)]
+    const fn of_mini_key(words: usize) -> Self {
+        if words == MINI_KEY4_WORDS { Self::Four } else { Self::Six }
+    }
+}
+
 /// The cache key of one packet.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CacheKey {
@@ -179,17 +187,23 @@ impl CacheKey {
         true
     }
 
-    /// Counts the keys at the start of `others` that are the same as this key of a usual IPv4 packet.
+    /// Counts the keys at the start of `others` that are the same as this key of a usual packet, whose mini key has `KEY` words.
     #[inline(always)]
-    pub(crate) fn count_alike4(&self, others: &[Self]) -> usize {
+    pub(crate) fn count_alike<const KEY: usize>(&self, others: &[Self]) -> usize {
         // As values they stay in registers. The hash follows from them.
-        let (tag, [a, b, c, d]) = (self.tag, *self.four().key);
+        let (tag, words) = (self.tag, self.words);
         let is_alike = |other: &&Self| {
-            let words = other.four().key;
-            let is_same_mask = other.kind == Kind::Four && other.tag == tag;
-            is_same_mask && words[0] == a && words[1] == b && words[2] == c && words[3] == d
+            let is_same_mask = other.kind == Kind::of_mini_key(KEY) && other.tag == tag;
+            is_same_mask && (0..KEY.min(MINI_KEY6_WORDS)).all(|at| other.words[at] == words[at])
         };
         others.iter().take_while(is_alike).count()
+    }
+
+    /// The look-up of a usual packet whose mini key has `KEY` words; `None` for another packet.
+    #[inline(always)]
+    pub(crate) fn usual<const KEY: usize>(&self) -> Option<Sought<'_, KEY>> {
+        let key = self.words.first_chunk().filter(|_| self.kind == Kind::of_mini_key(KEY))?;
+        Some(Sought { hash: self.hash, tag: self.tag, key })
     }
 
     /// The hash of the key.
@@ -318,7 +332,7 @@ mod tests {
     fn keys_are_alike_up_to_the_first_difference() {
         let first = CacheKey { words: [7; MINI_KEY6_WORDS], hash: 1, tag: 2, ..CacheKey::default() };
         let alike = CacheKey { tcp_flags: 3, ..first };
-        assert_eq!(first.count_alike4(&[first, alike, first]), 3);
+        assert_eq!(first.count_alike::<MINI_KEY4_WORDS>(&[first, alike, first]), 3);
         let word = |at: usize| {
             let mut other = first;
             other.words[at] += 1;
@@ -326,7 +340,14 @@ mod tests {
         };
         let others = [CacheKey { tag: 3, ..first }, CacheKey { kind: Kind::Six, ..first }];
         for other in (0..MINI_KEY4_WORDS).map(word).chain(others) {
-            assert_eq!(first.count_alike4(&[first, alike, other, first]), 2, "{other:?}");
+            let keys = [first, alike, other, first];
+            assert_eq!(first.count_alike::<MINI_KEY4_WORDS>(&keys), 2, "{other:?}");
+        }
+        let first = CacheKey { kind: Kind::Six, ..first };
+        for at in 0..MINI_KEY6_WORDS {
+            let mut other = first;
+            other.words[at] += 1;
+            assert_eq!(first.count_alike::<MINI_KEY6_WORDS>(&[first, other, first]), 1, "{at}");
         }
     }
 

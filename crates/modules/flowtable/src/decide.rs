@@ -8,7 +8,7 @@
 use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts};
-use lasthop_wire::key::{extract, extract_usual4, field};
+use lasthop_wire::key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, extract_usual4, field};
 use lasthop_wire::{Key, Metadata, OuterHeader};
 
 use crate::FlowTable;
@@ -80,16 +80,16 @@ impl FlowModule {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let mut packet = 0;
         while let (Some(header), Some(cache_key)) = (headers.get(packet), cache_keys.get(packet)) {
-            if cache_key.kind == Kind::Four {
-                let (rest, keys) = (&headers[packet..], &cache_keys[packet..]);
-                let mut sent = executor.send_known(rest, keys, packet);
-                if sent == 0 {
-                    sent = executor.send_tracked(rest, keys, (packet, metadata.in_port));
-                }
-                packet += sent;
-                if sent > 0 {
-                    continue;
-                }
+            let (rest, keys) = (&headers[packet..], &cache_keys[packet..]);
+            let at = (packet, metadata.in_port);
+            let sent = match cache_key.kind {
+                Kind::Four => executor.send_usual::<MINI_KEY4_WORDS>(rest, keys, at),
+                Kind::Six => executor.send_usual::<MINI_KEY6_WORDS>(rest, keys, at),
+                Kind::Other => 0,
+            };
+            packet += sent;
+            if sent > 0 {
+                continue;
             }
             let is_clear = executor.local.pending.is_clear(cache_key);
             let hit = if is_clear { executor.local.known(cache_key, &counted[packet]) } else { None };

@@ -10,15 +10,17 @@
 
 use crate::cache::{CacheSlot, Hit};
 
-/// Words of connection tracking, of IPv4.
+/// Words of connection tracking, of IPv4. Those of IPv6 packets that are tracked here have the first one only.
 pub(crate) const CT4_WORDS: usize = 5;
 
 /// The second flows for all entries of a cache.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SecondPasses {
-    /// Two lines for each entry: version, program, statistics entry (0: empty), words of connection tracking. They are
+    /// Two lines for each cache line of an entry: version, program, statistics entry (0: empty), words of connection tracking. They are
     /// allocated at the first `put`, since most flow tables track nothing; untouched zeros take no memory.
     lines: Vec<[u64; LINE_WORDS]>,
+    /// Cache lines of the cache, at most.
+    cache_lines: usize,
 }
 
 /// The second flow of a packet.
@@ -39,6 +41,11 @@ fn line(slot: CacheSlot, is_reply: bool) -> usize {
 }
 
 impl SecondPasses {
+    /// For a cache of at most this many lines.
+    pub(crate) fn new(cache_lines: usize) -> Self {
+        Self { lines: Vec::new(), cache_lines }
+    }
+
     /// Whether the first word of the last packet was `word`, and its second flow counts in `stats`, which is not 0.
     #[inline(always)]
     pub(crate) fn has(
@@ -67,17 +74,11 @@ impl SecondPasses {
         is_it.then_some(SecondHit { program, stats: stats as u32 })
     }
 
-    /// Stores the second flow of a packet. `entries`: the largest number of entries of the cache.
-    pub(crate) fn put(
-        &mut self,
-        (slot, is_reply): (CacheSlot, bool),
-        ct: &[u64; CT4_WORDS],
-        hit: Hit,
-        entries: usize,
-    ) {
+    /// Stores the second flow of a packet.
+    pub(crate) fn put(&mut self, (slot, is_reply): (CacheSlot, bool), ct: &[u64; CT4_WORDS], hit: Hit) {
         if self.lines.is_empty() {
-            // One entry more, since the cache's first one is aligned to a cache line.
-            self.lines = vec![[0; LINE_WORDS]; 2 * (entries + 1)];
+            // One more, since the cache's first entry is aligned to a cache line.
+            self.lines = vec![[0; LINE_WORDS]; 2 * (self.cache_lines + 1)];
         }
         if let Some(last) = self.lines.get_mut(line(slot, is_reply)) {
             last[..CT_AT].copy_from_slice(&[hit.version, hit.program, hit.stats.into()]);
@@ -95,7 +96,7 @@ impl SecondPasses {
 
     /// Clears all lines.
     pub(crate) fn clear(&mut self) {
-        *self = Self::default();
+        self.lines = Vec::new();
     }
 }
 
@@ -108,10 +109,10 @@ mod tests {
 
     #[test]
     fn a_pass_is_known_by_entry_direction_version_and_state() {
-        let mut passes = SecondPasses::default();
+        let mut passes = SecondPasses::new(4);
         let (slot, known) = (CacheSlot(2 * LINE_WORDS), Some(SecondHit { program: 77, stats: 2 }));
         assert_eq!(passes.find_whole((slot, true), &CT, 9), None);
-        passes.put((slot, true), &CT, HIT, 4);
+        passes.put((slot, true), &CT, HIT);
         assert_eq!(passes.find_whole((slot, true), &CT, 9), known);
         let others = [((CacheSlot(0), true), 9), ((slot, false), 9), ((slot, true), 8)];
         assert!(others.iter().all(|(at, version)| passes.find_whole(*at, &CT, *version).is_none()));
@@ -125,7 +126,7 @@ mod tests {
         assert!(
             is_known(true, 9, 2) && !is_known(false, 9, 2) && !is_known(true, 8, 2) && !is_known(true, 9, 3)
         );
-        passes.put((CacheSlot(4 * LINE_WORDS), true), &CT, HIT, 4);
+        passes.put((CacheSlot(4 * LINE_WORDS), true), &CT, HIT);
         passes.forget(slot);
         assert_eq!(passes.find_whole((slot, true), &CT, 9), None);
         assert_eq!(passes.find_whole((CacheSlot(4 * LINE_WORDS), true), &CT, 9), known);

@@ -9,7 +9,7 @@ use crate::program::{Code, Step};
 use crate::shared::Shared;
 use crate::slot::EntryId;
 use crate::stats::{Counted, Stock};
-use crate::worker_state::Known4;
+use crate::worker_state::{Known, UsualKind, WorkerState};
 
 /// Begins with no code that there is.
 const NO_PROGRAM: u64 = u64::MAX;
@@ -44,18 +44,27 @@ impl SendRun {
 }
 
 impl Executor<'_> {
-    /// Forwards packets of IPv4 with a mini key, starting at packet number `first`. It takes those whose flow
+    /// Forwards packets with a mini key of `KEY` words, starting at packet number `first`. It takes those whose flow
     /// is in the cache and has a single output action, up to the first other one. Returns their number.
     #[inline]
-    pub(crate) fn send_known(&mut self, headers: &[Header], cache_keys: &[CacheKey], first: usize) -> usize {
+    pub(crate) fn send_known<const KEY: usize>(
+        &mut self,
+        headers: &[Header],
+        cache_keys: &[CacheKey],
+        first: usize,
+    ) -> usize
+    where
+        WorkerState: UsualKind<KEY>,
+    {
         let (local, shared, now_ns) = (&*self.local, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(local.worker()) else { return 0 };
         let (mut run, mut count) = (SendRun::from(first), 0);
         if !local.pending.is_any() {
-            (run.program, count) = count_alike(local.known4(), stock, (headers, cache_keys), now_ns);
+            (run.program, count) =
+                count_alike::<KEY>(local.known_usual(), stock, (headers, cache_keys), now_ns);
         }
         if count < headers.len() {
-            count = self.send_others(&mut run, stock, (headers, cache_keys), (first, count));
+            count = self.send_others::<KEY>(&mut run, stock, (headers, cache_keys), (first, count));
         }
         run.end(shared, self.verdicts, first + count);
         self.local.note_cached(count as u32);
@@ -64,15 +73,18 @@ impl Executor<'_> {
 
     /// As [`Self::send_known`], behind `count` packets, with any outputs. Returns the number of all.
     #[inline(never)]
-    fn send_others(
+    fn send_others<const KEY: usize>(
         &mut self,
         run: &mut SendRun,
         stock: &Stock,
         (headers, cache_keys): (&[Header], &[CacheKey]),
         (first, mut count): (usize, usize),
-    ) -> usize {
+    ) -> usize
+    where
+        WorkerState: UsualKind<KEY>,
+    {
         let (local, now_ns) = (&*self.local, self.now_ns);
-        let (known, is_any_behind) = (local.known4(), local.pending.is_any());
+        let (known, is_any_behind): (Known<'_, KEY>, _) = (local.known_usual(), local.pending.is_any());
         for (header, cache_key) in headers.iter().zip(cache_keys).skip(count) {
             if is_any_behind && !local.pending.is_clear(cache_key) {
                 break;
@@ -124,8 +136,8 @@ impl Executor<'_> {
 /// single output. Returns the program and the number of packets.
 // A separate function without calls, so that the loop keeps its values in registers.
 #[inline(never)]
-fn count_alike(
-    known: Known4<'_>,
+fn count_alike<const KEY: usize>(
+    known: Known<'_, KEY>,
     stock: &Stock,
     (headers, cache_keys): (&[Header], &[CacheKey]),
     now_ns: u64,

@@ -2,7 +2,7 @@
 //!
 //! Each step is a loop of its own, which needs few values, so they stay in registers.
 
-use lasthop_conntrack::{UsualEnds, UsualPacket, UsualZone};
+use lasthop_conntrack::{UsualEnds, UsualPacket, UsualPacket4, UsualZone};
 use lasthop_flow::ct_state::REPLY;
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::CtWords;
@@ -11,7 +11,10 @@ use crate::cache::{CacheSlot, Hit};
 use crate::cache_key::CacheKey;
 use crate::ct_words::{common_of_usual, first_word_of_usual, words_of_usual};
 use crate::stats::CountedRun;
-use crate::worker_state::WorkerState;
+use crate::worker_state::{Known, UsualKind, WorkerState};
+
+/// Bytes of a VLAN tag.
+const TAG_BYTES: usize = UsualPacket4::TAG_BYTES;
 
 /// Results of the packets of a run, by index in the run.
 #[derive(Debug)]
@@ -35,16 +38,19 @@ impl TrackedBatch {
 
     /// Counts the packets at the start of the run that have the first flow of the first one, which was found.
     #[inline(never)]
-    pub(crate) fn alike(
+    pub(crate) fn alike<const KEY: usize>(
         &mut self,
         local: &WorkerState,
         (first, cache_keys): (&CacheKey, &[CacheKey]),
         (first_slot, flow): (CacheSlot, Hit),
-    ) -> usize {
+    ) -> usize
+    where
+        WorkerState: UsualKind<KEY>,
+    {
         // Often they have the same key, for which there is no need to look again.
-        let mut count = first.count_alike4(cache_keys);
+        let mut count = first.count_alike::<KEY>(cache_keys);
         self.slots.iter_mut().take(count).for_each(|slot| *slot = first_slot);
-        let known = local.known4();
+        let known: Known<'_, KEY> = local.known_usual();
         for (cache_key, slot) in cache_keys.iter().zip(&mut self.slots).skip(count) {
             match known.find(cache_key) {
                 Some((at, hit)) if (hit.program, hit.stats) == (flow.program, flow.stats) => *slot = at,
@@ -55,14 +61,20 @@ impl TrackedBatch {
         count
     }
 
-    /// Tracks packets up to the first unusual one. Returns their number.
-    pub(crate) fn track(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
-        let is_untagged = |header: &Header| UsualPacket::is_untagged(header.bytes());
+    /// Tracks packets up to the first unusual one. Returns their number. `WINDOW` selects the IP version.
+    pub(crate) fn track<const WINDOW: usize>(
+        &mut self,
+        zone: &UsualZone<'_>,
+        number: u16,
+        headers: &[Header],
+    ) -> usize {
+        let is_untagged = |header: &Header| UsualPacket::<WINDOW>::is_untagged(header.bytes());
         let (common, mut count, mut last) = (common_of_usual(number), 0, None);
         while let Some(next) = headers.get(count).map(is_untagged).filter(|next| last != Some(*next)) {
+            let rest = (count, headers);
             count += match next {
-                true => self.track_some::<0>(zone, common, (count, headers)),
-                false => self.track_some::<{ UsualPacket::TAG_BYTES }>(zone, common, (count, headers)),
+                true => self.track_some::<0, WINDOW>(zone, common, rest),
+                false => self.track_some::<TAG_BYTES, WINDOW>(zone, common, rest),
             };
             last = Some(next);
         }
@@ -71,7 +83,7 @@ impl TrackedBatch {
 
     /// The same for packets with `TAG` bytes of a tag, from number `first` on, up to the first one without.
     #[inline(never)]
-    fn track_some<const TAG: usize>(
+    fn track_some<const TAG: usize, const WINDOW: usize>(
         &mut self,
         zone: &UsualZone<'_>,
         common: u64,
@@ -79,9 +91,11 @@ impl TrackedBatch {
     ) -> usize {
         let mut count = 0;
         for (header, word) in headers[first..].iter().zip(&mut self.words[first..]) {
-            let usual = UsualPacket::with_tag::<TAG>(header.bytes(), &header.offload);
+            let usual = UsualPacket::<WINDOW>::with_tag::<TAG>(header.bytes(), &header.offload);
             let len_bytes = || header.frame_len_bytes();
-            let Some(verdict) = usual.and_then(|usual| zone.track::<false>(&usual, len_bytes)) else { break };
+            let Some(verdict) = usual.and_then(|usual| zone.track::<false, _>(&usual, len_bytes)) else {
+                break;
+            };
             *word = first_word_of_usual(&verdict, common);
             count += 1;
         }
@@ -93,9 +107,11 @@ impl TrackedBatch {
     pub(crate) fn track_whole(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
         let mut count = 0;
         for (header, (word, whole)) in headers.iter().zip(self.words.iter_mut().zip(&mut self.whole)) {
-            let usual = UsualPacket::of(header.bytes(), &header.offload);
+            let usual = UsualPacket4::of(header.bytes(), &header.offload);
             let len_bytes = || header.frame_len_bytes();
-            let Some(verdict) = usual.and_then(|usual| zone.track::<true>(&usual, len_bytes)) else { break };
+            let Some(verdict) = usual.and_then(|usual| zone.track::<true, _>(&usual, len_bytes)) else {
+                break;
+            };
             *word = first_word_of_usual(&verdict, common_of_usual(number));
             *whole = (words_of_usual(&verdict, number), verdict.translation);
             count += 1;
@@ -106,13 +122,15 @@ impl TrackedBatch {
     /// Adds packets from index `at` on to `sent`, up to the first one whose second flow is unknown or has other
     /// statistics.
     #[inline(never)]
-    pub(crate) fn count_alike(
+    pub(crate) fn count_alike<const KEY: usize>(
         &self,
         local: &WorkerState,
         (at, stats): (usize, u32),
         (headers, cache_keys): (&[Header], &[CacheKey]),
         sent: &mut CountedRun,
-    ) {
+    ) where
+        WorkerState: UsualKind<KEY>,
+    {
         let places = self.slots.iter().zip(&self.words).skip(at);
         let mut all = *sent;
         for ((slot, word), (header, cache_key)) in places.zip(headers.iter().zip(cache_keys)) {

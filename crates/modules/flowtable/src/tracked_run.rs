@@ -10,11 +10,13 @@
 //!
 //! Statistics of both flows are added up, and stored when the second flow changes.
 
-use lasthop_conntrack::{UsualEnds, UsualPacket};
+use lasthop_conntrack::{UsualEnds, UsualPacket4, WINDOW4_BYTES, WINDOW6_BYTES};
 use lasthop_module_api::{DropReason, Header, Output, PortId};
-use lasthop_wire::Metadata;
+use lasthop_wire::key::{CtWords, MINI_KEY4_WORDS, extract};
+use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, EVERYTHING};
+use crate::cache::Hit;
 use crate::cache_key::CacheKey;
 use crate::executor::Executor;
 use crate::program::{Code, PlainCt, Step};
@@ -22,6 +24,7 @@ use crate::second_pass::SecondHit;
 use crate::slot::EntryId;
 use crate::stats::{CountedRun, Stock};
 use crate::tracked_batch::is_reply;
+use crate::worker_state::{Known, UsualKind, WorkerState};
 
 /// Values that hold for all packets of a run.
 struct TrackedRun<'a> {
@@ -34,6 +37,14 @@ struct TrackedRun<'a> {
     is_whole: bool,
 }
 
+impl TrackedRun<'_> {
+    /// Of a packet's second pass.
+    #[inline(always)]
+    fn metadata(&self, ct: CtWords) -> Metadata {
+        Metadata { recirc_id: self.recirc_id, in_port: self.in_port, ct, ..Metadata::default() }
+    }
+}
+
 /// A second flow that sends packets unchanged.
 #[derive(Clone, Copy)]
 struct SecondFlow {
@@ -42,17 +53,39 @@ struct SecondFlow {
 }
 
 impl Executor<'_> {
-    /// Forwards usual packets of established connections, starting at packet number `first`. It stops at the first
-    /// packet of another kind or flow, and returns the number of forwarded packets.
+    /// Forwards usual packets whose mini key has `KEY` words, starting at packet number `first`, that are sent
+    /// unchanged, or after they were tracked. It stops at the first packet of another kind or flow, and returns the number
+    /// of forwarded packets.
+    #[inline(always)]
+    pub(crate) fn send_usual<const KEY: usize>(
+        &mut self,
+        headers: &[Header],
+        cache_keys: &[CacheKey],
+        at: (usize, u16),
+    ) -> usize
+    where
+        WorkerState: UsualKind<KEY>,
+    {
+        match self.send_known::<KEY>(headers, cache_keys, at.0) {
+            0 => self.send_tracked::<KEY>(headers, cache_keys, at),
+            sent => sent,
+        }
+    }
+
+    /// Forwards usual packets of established connections.
     #[inline(never)]
-    pub(crate) fn send_tracked(
+    fn send_tracked<const KEY: usize>(
         &mut self,
         headers: &[Header],
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
-    ) -> usize {
+    ) -> usize
+    where
+        WorkerState: UsualKind<KEY>,
+    {
         let Some(first_key) = cache_keys.first() else { return 0 };
-        let Some((slot, hit)) = self.local.known4().find(first_key) else { return 0 };
+        let known: Known<'_, KEY> = self.local.known_usual();
+        let Some((slot, hit)) = known.find(first_key) else { return 0 };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
         // Any packet may belong to a pending flow in its second pass.
         if !step.is(Code::CtRecirc) || self.local.pending.is_any() {
@@ -64,30 +97,37 @@ impl Executor<'_> {
         let PlainCt { zone: number, is_translated, recirc_id } = PlainCt::of(step);
         let zone = connections.usual_zone(number, is_translated, shared.monotonic_ms(self.now_ns));
         let is_whole = is_translated || self.local.union.has_whole_ct;
-        let alike = self.tracked.alike(self.local, (first_key, cache_keys), (slot, hit));
+        let is_ipv4 = KEY == MINI_KEY4_WORDS;
+        if is_whole && !is_ipv4 {
+            return 0;
+        }
+        let alike = self.tracked.alike::<KEY>(self.local, (first_key, cache_keys), (slot, hit));
         let headers = headers.get(..alike).unwrap_or(headers);
-        let count = match is_whole {
-            true => self.tracked.track_whole(&zone, number, headers),
-            false => self.tracked.track(&zone, number, headers),
+        let count = match is_ipv4 {
+            true if is_whole => self.tracked.track_whole(&zone, number, headers),
+            true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, headers),
+            false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, headers),
         };
         let run = TrackedRun { stock, recirc_id, in_port, stats: hit.stats, is_whole };
-        self.send_second(&run, &headers[..count], cache_keys, first);
+        self.send_second::<KEY>(&run, &headers[..count], cache_keys, first);
         count
     }
 
     /// Executes the second pass of tracked packets.
     #[inline(never)]
-    fn send_second(
+    fn send_second<const KEY: usize>(
         &mut self,
         run: &TrackedRun<'_>,
         headers: &[Header],
         cache_keys: &[CacheKey],
         first: usize,
-    ) {
+    ) where
+        WorkerState: UsualKind<KEY>,
+    {
         let mut at = 0;
         while at < headers.len() {
             let packet = (at, first + at);
-            let Some(second) = self.second_flow(run, packet, &headers[at], &cache_keys[at]) else {
+            let Some(second) = self.second_flow::<KEY>(run, packet, &headers[at], &cache_keys[at]) else {
                 at += 1;
                 continue;
             };
@@ -95,7 +135,7 @@ impl Executor<'_> {
             sent.add(headers[at].frame_len_bytes(), cache_keys[at].tcp_flags);
             if !run.is_whole {
                 let behind = (&headers[at + 1..], &cache_keys[at + 1..]);
-                self.tracked.count_alike(self.local, (at + 1, second.stats), behind, &mut sent);
+                self.tracked.count_alike::<KEY>(self.local, (at + 1, second.stats), behind, &mut sent);
             }
             let count = sent.packets as usize;
             self.verdicts.output_run(first + at, count, second.port);
@@ -109,21 +149,30 @@ impl Executor<'_> {
     /// Returns the second flow of a packet, if that sends it unchanged. Otherwise this executes the second pass and
     /// counts the packet.
     #[inline(never)]
-    fn second_flow(
+    fn second_flow<const KEY: usize>(
         &mut self,
         run: &TrackedRun<'_>,
         (at, packet): (usize, usize),
         header: &Header,
         cache_key: &CacheKey,
-    ) -> Option<SecondFlow> {
+    ) -> Option<SecondFlow>
+    where
+        WorkerState: UsualKind<KEY>,
+    {
         let (ct, translation) = self.tracked.whole(at, run.is_whole);
         if translation.is_none() && !self.local.pending.is_any() {
             let place = (self.tracked.slots[at], is_reply(ct.0[0]));
             let words = self.local.union.of_ct(&ct);
             let known = self.local.known_second_whole(place, &words).or_else(|| {
-                let later = self.local.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
-                let hit = self.local.known_later(&later)?;
-                self.local.note_second(place, &words, hit);
+                let hit = match KEY {
+                    MINI_KEY4_WORDS => {
+                        let later =
+                            self.local.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
+                        self.local.known_later(&later)?
+                    }
+                    _ => self.known_later6(header, &run.metadata(ct))?,
+                };
+                self.local.second_mut().put(place, &words, hit);
                 Some(SecondHit { program: hit.program, stats: hit.stats })
             });
             let output = known.filter(|known| Step(known.program).is(Code::Output));
@@ -138,12 +187,22 @@ impl Executor<'_> {
         counted.add(header.frame_len_bytes(), cache_key.tcp_flags);
         run.stock.count_run(EntryId::of(run.stats), counted, self.now_ns);
         self.local.note_cached(1);
-        let metadata = Metadata { recirc_id: run.recirc_id, in_port: run.in_port, ct, ..Metadata::default() };
-        match translation {
+        let metadata = run.metadata(ct);
+        // IPv6 packets of runs are never translated: one caller, into which the function is inlined.
+        match translation.filter(|_| KEY == MINI_KEY4_WORDS) {
             Some(to) => self.send_translated((packet, header), (&to, cache_key.tcp_flags), metadata),
             None => self.go_on(ActionPacket::new(packet, header, metadata)),
         }
         None
+    }
+
+    /// The flow of a usual IPv6 packet in a later pass, if it is in the cache, which has whole keys for it. So this costs more than for IPv4;
+    /// its result is kept beside the first flow.
+    #[inline(never)]
+    fn known_later6(&self, header: &Header, metadata: &Metadata) -> Option<Hit> {
+        let mut key = Key::default();
+        extract(header.bytes(), metadata, &mut key);
+        self.local.known_other(&key, self.shared)
     }
 
     /// Executes the second pass of a packet whose addresses or ports are translated.
@@ -156,7 +215,7 @@ impl Executor<'_> {
         let Some((image, edited)) = self.verdicts.copy_image(header) else {
             return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
         };
-        if let Some(usual) = UsualPacket::of(header.bytes(), &header.offload) {
+        if let Some(usual) = UsualPacket4::of(header.bytes(), &header.offload) {
             usual.translate(edited.bytes_mut(), to);
         }
         let pass = (metadata.recirc_id, &metadata.ct);

@@ -98,46 +98,87 @@ impl Order {
     }
 }
 
-/// Computes the cache keys of the first packets and prefetches their cache lines, up to the first one that is not a usual
-/// IPv4 packet. Returns their number.
+/// Computes the cache keys of the first packets and prefetches their cache lines, up to the first one without a mini key of
+/// `KEY` words. Returns their number.
 // A separate function without calls, so that the loop keeps its values in registers.
 #[inline(never)]
-fn see_usual(
+fn see_usual<const KEY: usize>(
     secret: &Secret,
     union: &PortUnionMask,
-    four: &Cache<MINI_KEY4_WORDS>,
+    cache: &Cache<KEY>,
     headers: &[Header],
     cache_keys: &mut [CacheKey],
 ) -> usize {
     let see = |(cache_key, header): (&mut CacheKey, &Header)| {
-        let is_usual = cache_key.see4(header.bytes(), union, secret);
+        let is_usual = match KEY {
+            MINI_KEY4_WORDS => cache_key.see4(header.bytes(), union, secret),
+            _ => cache_key.see6(header.bytes(), union, secret),
+        };
         if is_usual {
-            four.prefetch(cache_key.hash());
+            cache.prefetch(cache_key.hash());
         }
         is_usual
     };
     cache_keys.iter_mut().zip(headers).map(see).take_while(|is_usual| *is_usual).count()
 }
 
-/// The cache of usual IPv4 packets at one version of the table. As a value, it is not loaded again after each store to
-/// other memory.
+/// The cache of usual packets of one IP version, at one version of the table. As a value, it is not loaded again after
+/// each store to other memory.
 #[derive(Clone, Copy)]
-pub(crate) struct Known4<'a> {
-    four: CacheEntries<'a, MINI_KEY4_WORDS>,
+pub(crate) struct Known<'a, const KEY: usize> {
+    entries: CacheEntries<'a, KEY>,
     version: u64,
 }
 
-impl Known4<'_> {
-    /// The flow of a usual IPv4 packet and its slot, if the first place in the cache holds it.
+impl<const KEY: usize> Known<'_, KEY> {
+    /// The flow of a usual packet of this IP version and its slot.
     #[inline(always)]
     pub(crate) fn find(self, cache_key: &CacheKey) -> Option<(CacheSlot, Hit)> {
-        if cache_key.kind != Kind::Four {
-            return None;
-        }
-        match self.four.find(cache_key.four()) {
+        match self.entries.find(cache_key.usual::<KEY>()?) {
             Some((slot, hit)) if is_valid(hit, self.version) => Some((slot, hit)),
             _ => None,
         }
+    }
+}
+
+/// The IP version of usual packets, by their mini key: selects its caches in a worker's state.
+pub(crate) trait UsualKind<const KEY: usize> {
+    /// The cache of the first pass.
+    fn known_usual(&self) -> Known<'_, KEY>;
+    /// The second flows of its entries.
+    fn second(&self) -> &SecondPasses;
+    fn second_mut(&mut self) -> &mut SecondPasses;
+}
+
+impl UsualKind<MINI_KEY4_WORDS> for WorkerState {
+    #[inline(always)]
+    fn known_usual(&self) -> Known<'_, MINI_KEY4_WORDS> {
+        Known { entries: self.four.in_use(), version: self.version }
+    }
+
+    #[inline(always)]
+    fn second(&self) -> &SecondPasses {
+        &self.second4
+    }
+
+    fn second_mut(&mut self) -> &mut SecondPasses {
+        &mut self.second4
+    }
+}
+
+impl UsualKind<MINI_KEY6_WORDS> for WorkerState {
+    #[inline(always)]
+    fn known_usual(&self) -> Known<'_, MINI_KEY6_WORDS> {
+        Known { entries: self.six.in_use(), version: self.version }
+    }
+
+    #[inline(always)]
+    fn second(&self) -> &SecondPasses {
+        &self.second6
+    }
+
+    fn second_mut(&mut self) -> &mut SecondPasses {
+        &mut self.second6
     }
 }
 
@@ -159,8 +200,9 @@ pub(crate) struct WorkerState {
     tunnelled: Cache<KEY_WORDS>,
     /// Cache for usual IPv4 packets in a later pass.
     later: Cache<LATER_KEY_WORDS>,
-    /// Second flows for the entries of `four`.
-    second: SecondPasses,
+    /// Second flows for the entries of `four` and `six`.
+    second4: SecondPasses,
+    second6: SecondPasses,
     order: Order,
     pub(crate) union: UnionMask,
     pub(crate) rng: Rng,
@@ -192,7 +234,8 @@ impl WorkerState {
             other: Cache::new(OTHER_ENTRIES),
             tunnelled: Cache::new(TUNNELLED_ENTRIES),
             later: Cache::new(LATER_ENTRIES),
-            second: SecondPasses::default(),
+            second4: SecondPasses::new(Cache::<MINI_KEY4_WORDS>::lines(*FOUR_ENTRIES.end())),
+            second6: SecondPasses::new(Cache::<MINI_KEY6_WORDS>::lines(*SIX_ENTRIES.end())),
             order: Order::new(),
             union: UnionMask::default(),
             rng,
@@ -246,18 +289,22 @@ impl WorkerState {
         (headers, metadata): (&[Header], &Metadata),
         (cache_keys, keys): (&mut [CacheKey; BATCH_PACKETS_MAX], &mut [Key; BATCH_PACKETS_MAX]),
     ) {
-        let union = self.union.at(metadata.in_port, &shared.secret);
-        let usual = see_usual(&shared.secret, &union, &self.four, headers, cache_keys);
-        let rest = cache_keys.iter_mut().zip(headers).zip(keys).skip(usual);
-        for ((cache_key, header), key) in rest {
-            if cache_key.see4(header.bytes(), &union, &shared.secret) {
-                self.four.prefetch(cache_key.hash());
-            } else {
-                self.prepare_other(shared, (header, metadata), &union, (cache_key, key));
+        let (union, secret) = (self.union.at(metadata.in_port, &shared.secret), &shared.secret);
+        let headers = &headers[..headers.len().min(BATCH_PACKETS_MAX)];
+        let mut at = 0;
+        while at < headers.len() {
+            let first = at;
+            at += see_usual(secret, &union, &self.four, &headers[at..], &mut cache_keys[at..]);
+            if at < headers.len() {
+                at += see_usual(secret, &union, &self.six, &headers[at..], &mut cache_keys[at..]);
+            }
+            if at == first {
+                self.prepare_other(shared, (&headers[at], metadata), (&mut cache_keys[at], &mut keys[at]));
+                at += 1;
             }
         }
         if self.four.is_grown() {
-            self.prefetch_statistics(shared, &cache_keys[..headers.len().min(BATCH_PACKETS_MAX)]);
+            self.prefetch_statistics(shared, &cache_keys[..headers.len()]);
         }
     }
 
@@ -266,12 +313,8 @@ impl WorkerState {
         &self,
         shared: &Shared,
         (header, metadata): (&Header, &Metadata),
-        union: &PortUnionMask,
         (cache_key, key): (&mut CacheKey, &mut Key),
     ) {
-        if cache_key.see6(header.bytes(), union, &shared.secret) {
-            return self.six.prefetch(cache_key.hash());
-        }
         extract(header.bytes(), metadata, key);
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
         self.union.mask_plain(key);
@@ -357,34 +400,42 @@ impl WorkerState {
         self.other.clear();
         self.tunnelled.clear();
         self.later.clear();
-        self.second.clear();
-    }
-
-    /// Its first cache, as a value.
-    #[inline(always)]
-    pub(crate) fn known4(&self) -> Known4<'_> {
-        Known4 { four: self.four.in_use(), version: self.version }
+        self.second4.clear();
+        self.second6.clear();
     }
 
     /// Whether the second flow for a cache entry, direction and first word of connection tracking is known, and counts
     /// in the statistics entry `stats`. It is right only while no flow matches on further words.
     #[inline(always)]
-    pub(crate) fn is_known_second(&self, at: (CacheSlot, bool), word: u64, stats: u32) -> bool {
-        self.second.has(at, word & self.union.first_ct_word, self.version, stats)
+    pub(crate) fn is_known_second<const KEY: usize>(
+        &self,
+        at: (CacheSlot, bool),
+        word: u64,
+        stats: u32,
+    ) -> bool
+    where
+        Self: UsualKind<KEY>,
+    {
+        self.second().has(at, word & self.union.first_ct_word, self.version, stats)
     }
 
     /// The same, with all words under the union mask.
-    pub(crate) fn known_second_whole(
+    pub(crate) fn known_second_whole<const KEY: usize>(
         &self,
         at: (CacheSlot, bool),
         ct: &[u64; CT4_WORDS],
-    ) -> Option<SecondHit> {
-        self.second.find_whole(at, ct, self.version)
+    ) -> Option<SecondHit>
+    where
+        Self: UsualKind<KEY>,
+    {
+        self.second().find_whole(at, ct, self.version)
     }
 
-    /// Stores a second flow.
-    pub(crate) fn note_second(&mut self, at: (CacheSlot, bool), ct: &[u64; CT4_WORDS], hit: Hit) {
-        self.second.put(at, ct, hit, *FOUR_ENTRIES.end());
+    /// The flow of a packet without a cache key, or in a later pass, if it is in the cache. It is not counted.
+    pub(crate) fn known_other(&self, key: &Key, shared: &Shared) -> Option<Hit> {
+        let counted = self.union.of_key(key);
+        let (_, hit) = self.other.find(self.union.sought(&counted, &shared.secret))?;
+        is_valid(hit, self.version).then_some(hit)
     }
 
     /// Looks a packet up in the caches only, and counts a hit. `counted` is the masked flow key of a packet
@@ -481,8 +532,10 @@ impl WorkerState {
         }
         if is_lasting && (!is_taken || self.rng.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
             cache(self).put(place, sought, hit);
-            if KEY == MINI_KEY4_WORDS {
-                self.second.forget(place);
+            match KEY {
+                MINI_KEY4_WORDS => self.second4.forget(place),
+                MINI_KEY6_WORDS => self.second6.forget(place),
+                _ => {}
             }
         }
         Some(hit)

@@ -69,11 +69,15 @@ pub const ALL: &[Scenario] = &[
     }),
     ("ct-nat", || tracked(true)),
     // Frames that are 20 bytes longer than the others, otherwise equal.
-    ("ct6", || {
-        let plan = tracked(false);
-        Plan { frames: plan.frames.into_iter().map(over_ipv6).collect(), ..plan }
-    }),
+    ("ct6", tracked6),
+    ("flow-cached-tcp6", || Plan { decider: flows(0, true).decider, ..tracked6() }),
 ];
+
+/// As [`tracked`], over IPv6.
+fn tracked6() -> Plan {
+    let plan = tracked(false);
+    Plan { frames: plan.frames.into_iter().map(over_ipv6).collect(), ..plan }
+}
 
 /// Both directions of 16 established connections.
 pub fn tracked(is_translated: bool) -> Plan {

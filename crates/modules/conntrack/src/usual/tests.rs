@@ -4,6 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use lasthop_flow::{Nat, NatRange, NatSource};
+use lasthop_wire::vnet::F_NEEDS_CSUM;
+use lasthop_wire::{Offload, Sum};
 use proptest::prelude::*;
 
 use super::*;
@@ -50,7 +52,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let who = (0..CONNECTIONS, any::<bool>(), flags);
     let waits_ms = prop_oneof![8 => 0..2000_u64, 1 => 0..500_000_u64];
     let tags = prop_oneof![6 => Just(0), 6 => Just(1), 1 => 2..4_u8];
-    let rest = (0..3_usize, 0..4_u8, 0..8_u8, waits_ms, any::<u8>(), tags);
+    let payload_bytes = prop_oneof![0..3_usize, 10..14_usize];
+    let rest = (payload_bytes, 0..4_u8, 0..8_u8, waits_ms, any::<u8>(), tags);
     let step = (who, near(), near(), window, rest).prop_map(
         |((connection, is_reply, flags), seq, ack, window, rest)| {
             let (payload_bytes, options, sum, waits_ms, policy, tags) = rest;
@@ -74,13 +77,30 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..80)
 }
 
+const LAYERS: [Layer; 3] = [Layer::Ipv4, Layer::Translated, Layer::Ipv6];
+/// A datagram over IPv6 with less is not usual.
+const LEAST_PAYLOAD_BYTES: usize = 12;
+
 /// The highest numbers that both ends of the connections of TCP have sent.
 #[derive(Clone, Copy, Default)]
 struct Numbers([[u32; 2]; CONNECTIONS as usize]);
 
-fn frame(step: &Step, is_translated: bool, numbers: &mut Numbers) -> Vec<u8> {
-    let (client, server) = ([10, 0, 0, step.connection], [192, 0, 2, 1]);
-    let client = if is_translated && step.is_reply { [192, 0, 2, 99] } else { client };
+/// The kind of all packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layer {
+    Ipv4,
+    /// With source NAT.
+    Translated,
+    Ipv6,
+}
+
+fn frame(step: &Step, layer: Layer, numbers: &mut Numbers) -> Vec<u8> {
+    let of_ipv6 = |last: u8| [0x20, 1, 0xd, 0xb8, 7, 7, 7, 7, 9, 9, 9, 9, 0, 0, 0, last].to_vec();
+    let (client, server) = match layer {
+        Layer::Ipv6 => (of_ipv6(100 + step.connection), of_ipv6(1)),
+        Layer::Translated if step.is_reply => (vec![192, 0, 2, 99], vec![192, 0, 2, 1]),
+        _ => (vec![10, 0, 0, step.connection], vec![192, 0, 2, 1]),
+    };
     let (ports, service) = (1000 + u16::from(step.connection), 80);
     let (src, dst) = if step.is_reply { (server, client) } else { (client, server) };
     let (sport, dport) = if step.is_reply { (service, ports) } else { (ports, service) };
@@ -112,26 +132,34 @@ fn frame(step: &Step, is_translated: bool, numbers: &mut Numbers) -> Vec<u8> {
     }
     l4.extend(vec![0x5a; step.payload_bytes]);
     let proto = if is_tcp { PROTO_TCP } else { PROTO_UDP };
-    let mut packet = vec![0x45, 0];
-    packet.extend(((20 + l4.len()) as u16).to_be_bytes());
-    packet.extend([0, 1, 0x40, 0, 64, proto, 0, 0]);
-    packet.extend([src, dst].concat());
-    let header_sum = sum_of(&[&packet]);
-    packet[10..12].copy_from_slice(&header_sum.finish().to_be_bytes());
+    let addresses = [src.as_slice(), dst.as_slice()].concat();
+    let packet = match layer {
+        Layer::Ipv6 => [&[0x60, 0, 0, 0, 0, l4.len() as u8, proto, 64][..], &addresses].concat(),
+        _ => ipv4_header((20 + l4.len()) as u16, proto, &addresses),
+    };
     let pseudo = [0, proto, 0, l4.len() as u8];
     let at = if is_tcp { 16 } else { 6 };
     let sum = match step.sum {
         0 => 0x1234,
-        1 => sum_of(&[&src, &dst, &pseudo]).partial(),
+        1 => sum_of(&[&addresses, &pseudo]).partial(),
         2 if !is_tcp => 0,
-        _ => sum_of(&[&src, &dst, &pseudo, &l4]).finish_udp(),
+        _ => sum_of(&[&addresses, &pseudo, &l4]).finish_udp(),
     };
     l4[at..at + 2].copy_from_slice(&sum.to_be_bytes());
-    let tags = tags(step);
+    let (tags, ethertype) = (tags(step), if layer == Layer::Ipv6 { [0x86, 0xdd] } else { [8, 0] });
     let mut frame =
-        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &tags, &[8, 0], packet.as_slice(), &l4].concat();
+        [&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], &tags, &ethertype, packet.as_slice(), &l4].concat();
     frame.resize(frame.len().max(60), 0);
     frame
+}
+
+fn ipv4_header(len_bytes: u16, proto: u8, addresses: &[u8]) -> Vec<u8> {
+    let [high, low] = len_bytes.to_be_bytes();
+    let mut header = vec![0x45, 0, high, low, 0, 1, 0x40, 0, 64, proto, 0, 0];
+    header.extend(addresses);
+    let sum = sum_of(&[&header]);
+    header[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+    header
 }
 
 fn tags(step: &Step) -> Vec<u8> {
@@ -150,11 +178,12 @@ fn sum_of(pieces: &[&[u8]]) -> Sum {
     sum
 }
 
-fn offload(step: &Step) -> Offload {
+fn offload(step: &Step, layer: Layer) -> Offload {
     let csum_offset = if step.connection < CONNECTIONS / 2 { 16 } else { 6 };
     match step.sum {
         1 => {
-            let csum_start = 34 + tags(step).len() as u16;
+            let ip_bytes = if layer == Layer::Ipv6 { 40 } else { 20 };
+            let csum_start = 14 + ip_bytes + tags(step).len() as u16;
             Offload { flags: F_NEEDS_CSUM, csum_start, csum_offset, ..Offload::default() }
         }
         _ => Offload::default(),
@@ -185,9 +214,9 @@ fn short_way(
     request: &CtRequest,
     now_ms: u64,
 ) -> Option<Seen> {
-    let usual = UsualPacket::of(frame, &offload)?;
+    let usual = UsualPacket4::of(frame, &offload)?;
     let zone = table.usual_zone(ZONE, request.nat.is_some(), now_ms);
-    let verdict = zone.track::<true>(&usual, || frame.len() as u32)?;
+    let verdict = zone.track::<true, _>(&usual, || frame.len() as u32)?;
     let mut leaves = frame.to_vec();
     if let Some(to) = verdict.translation {
         usual.translate(&mut leaves, &to);
@@ -208,6 +237,15 @@ fn short_way(
     Some((CtMetadata { state, zone: ZONE, mark, labels, original: Some(original) }, leaves))
 }
 
+/// The same for IPv6, without labels and original direction.
+fn short_way6(table: &crate::ConntrackTable, frame: &[u8], offload: Offload, now_ms: u64) -> Option<Seen> {
+    let usual = UsualPacket6::of(frame, &offload)?;
+    let verdict = table.usual_zone(ZONE, false, now_ms).track::<false, _>(&usual, || frame.len() as u32)?;
+    assert_eq!((verdict.original, verdict.labels, verdict.translation), (UsualEnds::default(), [0; 2], None));
+    let (state, mark) = (verdict.state, verdict.mark);
+    Some((CtMetadata { state, zone: ZONE, mark, ..CtMetadata::default() }, frame.to_vec()))
+}
+
 /// All words of connections, except those that differ between tables.
 fn words(table: &crate::ConntrackTable) -> Vec<[u64; PLACE_WORDS]> {
     let places = &table.shared.places;
@@ -223,7 +261,7 @@ fn words(table: &crate::ConntrackTable) -> Vec<[u64; PLACE_WORDS]> {
 
 struct Pair {
     tables: [crate::ConntrackTable; 2],
-    is_translated: bool,
+    layer: Layer,
     numbers: Numbers,
     now_ms: u64,
     /// Packets that took the fast path.
@@ -232,10 +270,9 @@ struct Pair {
 
 impl Pair {
     /// Connections of both directions.
-    fn new(is_translated: bool) -> Self {
+    fn new(layer: Layer) -> Self {
         let tables = [(); 2].map(|()| crate::ConntrackTable::new(CtBounds::default(), BEGAN_MS));
-        let mut pair =
-            Self { tables, is_translated, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 };
+        let mut pair = Self { tables, layer, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 };
         for connection in 0..CONNECTIONS {
             for (is_reply, flags) in [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)] {
                 pair.now_ms += 1500;
@@ -266,7 +303,7 @@ impl Pair {
 
     fn request(&self, commits: bool) -> CtRequest {
         let range = NatRange { ip_min: Some([192, 0, 2, 99].into()), ..NatRange::default() };
-        let nat = match (self.is_translated, commits) {
+        let nat = match (self.layer == Layer::Translated, commits) {
             (false, _) => None,
             (true, true) => Some(Nat { source: Some(NatSource::Src), range, ..Nat::default() }),
             (true, false) => Some(Nat::default()),
@@ -284,12 +321,19 @@ impl Pair {
             let tcp = crate::TcpPolicy { timeouts_s: [60; 12], ..CtPolicy::OVS.tcp };
             self.tables.iter().for_each(|table| table.set_policy(0, CtPolicy { tcp, ..CtPolicy::OVS }));
         }
-        let frame = frame(step, self.is_translated, &mut self.numbers);
-        let (offload, request, now_ms) = (offload(step), self.request(commits), self.now_ms);
+        let frame = frame(step, self.layer, &mut self.numbers);
+        let (offload, request, now_ms) = (offload(step, self.layer), self.request(commits), self.now_ms);
         let [short, long] = &self.tables;
-        let wanted = long_way(long, &frame, offload, &request, now_ms);
-        let seen = if commits { None } else { short_way(short, &frame, offload, &request, now_ms) };
+        let mut wanted = long_way(long, &frame, offload, &request, now_ms);
+        let seen = match self.layer {
+            _ if commits => None,
+            Layer::Ipv6 => short_way6(short, &frame, offload, now_ms),
+            _ => short_way(short, &frame, offload, &request, now_ms),
+        };
         let is_short = seen.is_some();
+        if is_short && self.layer == Layer::Ipv6 {
+            (wanted.0.labels, wanted.0.original) = Default::default();
+        }
         let seen = seen.unwrap_or_else(|| long_way(short, &frame, offload, &request, now_ms));
         assert_eq!(seen, wanted, "{step:?}, the short way: {is_short}");
         assert_eq!(words(short), words(long), "{step:?}, the short way: {is_short}");
@@ -300,21 +344,22 @@ impl Pair {
 
 proptest! {
     #[test]
-    fn the_short_way_is_the_long_way(steps in steps(), is_translated in any::<bool>()) {
-        let mut pair = Pair::new(is_translated);
+    fn the_short_way_is_the_long_way(steps in steps(), layer in prop::sample::select(LAYERS.to_vec())) {
+        let mut pair = Pair::new(layer);
         steps.iter().for_each(|step| { pair.pass(step, false); });
     }
 }
 
 #[test]
 fn usual_packets_take_the_short_way() {
-    for is_translated in [false, true] {
-        let mut pair = Pair::new(is_translated);
+    for layer in LAYERS {
+        let mut pair = Pair::new(layer);
         for round in 0..20 {
             for connection in 0..CONNECTIONS {
                 let options = u8::from(round % 2 == 0);
                 let tags = u8::from(round % 4 < 2);
-                let step = Step { payload_bytes: 1 + round % 3, options, tags, ..pair.plain(connection) };
+                let payload_bytes = LEAST_PAYLOAD_BYTES + round % 3;
+                let step = Step { payload_bytes, options, tags, ..pair.plain(connection) };
                 pair.now_ms += 1000;
                 assert!(pair.pass(&Step { sum: 1, ..step.clone() }, false), "{connection} {round}");
                 assert!(pair.pass(&Step { is_reply: true, ..step }, false), "{connection} {round}");

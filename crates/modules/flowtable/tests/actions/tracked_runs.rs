@@ -16,6 +16,8 @@ const ZONE: u16 = 5;
 const SECOND_NS: u64 = 1_000_000_000;
 /// Number of connections; the odd ones are TCP.
 const CONNECTIONS: u8 = 6;
+/// The connections from this one on may be of IPv6.
+const FIRST_IPV6: u8 = 3;
 
 /// The fields of connections that second flows match on.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +78,16 @@ fn firewall(front: Vec<Action>, is_translated: bool, looks: Looks, second: &[Act
     module
 }
 
+/// A packet of a connection over IPv6, with a payload.
+fn frame6(connection: u8, is_answer: bool) -> Vec<u8> {
+    let end = |last: u8| [0x20, 1, 0xd, 0xb8, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, last];
+    let (client, server) = ((end(connection), 1000 + u16::from(connection)), (end(200), 80));
+    let ((src, src_port), (dst, dst_port)) = if is_answer { (server, client) } else { (client, server) };
+    let net = Net::V6 { src, dst, label: 0, tclass: 0, hlimit: 64 };
+    let (ports, is_tcp) = ([src_port, dst_port], connection % 2 == 1);
+    Spec { net, ports, is_tcp, ..Spec::plain() }.frame()
+}
+
 fn frame(connection: u8, is_answer: bool, is_translated: bool) -> Vec<u8> {
     let client = if is_answer && is_translated { [192, 0, 2, 9] } else { [10, 0, 0, connection] };
     let (port, server) = (1000 + u16::from(connection), [10, 9, 0, 1]);
@@ -120,8 +132,13 @@ proptest! {
         ),
         is_translated in any::<bool>(),
         looks in prop::sample::select(vec![Looks::State, Looks::Mark, Looks::Labels, Looks::Tuple]),
-        sets_mark in any::<bool>(),
+        (sets_mark, is_ipv6) in any::<(bool, bool)>(),
     ) {
+        let first_ipv6 = if is_ipv6 && !is_translated && looks != Looks::Tuple { FIRST_IPV6 } else { CONNECTIONS };
+        let frame = |connection: u8, is_answer: bool| match connection < first_ipv6 {
+            true => frame(connection, is_answer, is_translated),
+            false => frame6(connection, is_answer),
+        };
         let second = if sets_mark { vec![Action::PopVlan] } else { vec![] };
         let run = firewall(vec![], is_translated, looks, &second);
         // Packets of this module form no run, because of the action before `ct`.
@@ -132,13 +149,13 @@ proptest! {
             // All connections have seen both directions for some seconds.
             if std::mem::take(&mut is_first) {
                 for (connection, is_answer) in (0..CONNECTIONS).flat_map(|c| [(c, false), (c, true), (c, false)]) {
-                    let frames = [frame(connection, is_answer, is_translated)];
+                    let frames = [frame(connection, is_answer)];
                     now_ns += 3 * SECOND_NS;
                     prop_assert_eq!(sent(&run, &frames, now_ns), sent(&single, &frames, now_ns));
                 }
             }
             now_ns += waits_s * SECOND_NS;
-            let one = |(connection, is_answer): &(u8, bool)| frame(*connection, *is_answer, is_translated);
+            let one = |(connection, is_answer): &(u8, bool)| frame(*connection, *is_answer);
             let frames = packets.iter().map(one).collect::<Vec<_>>();
             prop_assert_eq!(sent(&run, &frames, now_ns), sent(&single, &frames, now_ns));
             prop_assert_eq!(counts(&run), counts(&single));
