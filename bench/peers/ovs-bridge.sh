@@ -1,7 +1,8 @@
 # ovs-bridge.sh - the bridge of peers under Open vSwitch's control plane: settings, ports, and OpenFlow rules.  With `join_pairs`
 # ports are in pairs (0-1, 2-3, ...), and RULES selects the fields that the rules match: "ports" (the default) only the
 # port; "tuple" also the addresses and ports of UDP over IPv4, so that each combination needs its own flow in the data
-# path.
+# path; "ct" also the state of IPv4's connections; "ct-nat" the same, with their source address
+# translated.
 #
 # Sourced after lib.sh.
 # shellcheck shell=sh
@@ -60,7 +61,14 @@ look=$look,move:NXM_OF_IP_SRC[]-\>NXM_NX_REG1[],move:NXM_OF_IP_DST[]-\>NXM_NX_RE
 # Port N of the bench has the OpenFlow number N + 1.
 one_way() {
     ofctl add-flow br0 "in_port=$1,actions=output:$2"
-    [ "$rules" = ports ] || ofctl add-flow br0 "priority=40000,in_port=$1,udp,actions=$look,output:$2"
+    [ "$rules" != tuple ] || ofctl add-flow br0 "priority=40000,in_port=$1,udp,actions=$look,output:$2"
+}
+
+# track FROM TO ZONE NAT: connections that port FROM begins with port TO; NAT is empty or follows the zone.
+track() {
+    ofctl add-flow br0 "table=0,priority=40000,in_port=$1,ip,ct_state=-trk,actions=ct(zone=$3${4:+,nat},table=1)"
+    ofctl add-flow br0 "table=1,in_port=$1,ip,ct_state=+trk+new,actions=ct(commit,zone=$3$4),output:$2"
+    ofctl add-flow br0 "table=1,in_port=$1,ip,ct_state=+trk+est,actions=output:$2"
 }
 
 join_pairs() {
@@ -69,8 +77,21 @@ join_pairs() {
     while [ "$number" -lt "$ports" ]; do
         one_way "$number" "$((number + 1))"
         one_way "$((number + 1))" "$number"
+        case $rules in
+            ct) nat= ;;
+            ct-nat) nat=",nat(src=10.99.0.1)" ;;
+        esac
+        case $rules in
+            ct*)
+                track "$number" "$((number + 1))" "$number" "$nat"
+                track "$((number + 1))" "$number" "$number" "$nat"
+                ;;
+        esac
         number=$((number + 2))
     done
     setting "flows: in_port=1,actions=output:2 and back, the same for the other pairs"
-    [ "$rules" = ports ] || setting "flows: for udp the same with $look in front"
+    case $rules in
+        tuple) setting "flows: for udp the same with $look in front" ;;
+        ct*) setting "flows: for ip $(ovs-ofctl dump-flows br0 --no-stats | grep -o 'ct(commit[^ ]*' | head -n 1), and ct_state=+est" ;;
+    esac
 }

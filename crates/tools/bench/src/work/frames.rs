@@ -20,10 +20,12 @@ const PROTOCOL_UDP: u8 = 17;
 const SEGMENT_BYTES: u16 = 1448;
 
 /// The frames that one guest sends to another, each with its virtio-net header: they differ only in addresses and
-/// ports, which rotate.
+/// ports, which rotate. Those of two guests to each other belong to the same connections.
 #[derive(Debug)]
 pub(crate) struct Frames {
     bytes: Vec<u8>,
+    /// Whether the other guest's frames begin the connections.
+    are_replies: bool,
     flows: Round,
     macs: Round,
 }
@@ -61,19 +63,17 @@ impl Frames {
         let offload = if workload.uncut() { tcp(&mut frame) } else { udp(&mut frame) };
         let bytes = [&offload.emit(0), &frame[..]].concat();
         let round = |end| Round { next: 0, end };
-        Self { bytes, flows: round(workload.flows), macs: round(workload.macs) }
+        Self { bytes, are_replies: from > to, flows: round(workload.flows), macs: round(workload.macs) }
     }
 
     /// The next frame with its header.
     #[inline(always)]
     pub(crate) fn next(&mut self) -> &[u8] {
-        let frame = &mut self.bytes[HEADER_BYTES..];
         if self.flows.end > 1 {
-            let [.., high, middle, low] = self.flows.step().to_be_bytes();
-            let ports = &mut frame[PORTS];
-            // The source port has the low 16 bits, the destination port the rest above 0x4000.
-            ports.copy_from_slice(&[middle, low, 0x40, high]);
+            let number = self.flows.step();
+            self.set_ports(number);
         }
+        let frame = &mut self.bytes[HEADER_BYTES..];
         if self.macs.end > 1 {
             let [_, number @ ..] = self.macs.step().to_be_bytes();
             frame[3..6].copy_from_slice(&number);
@@ -88,10 +88,13 @@ impl Frames {
         self.next().first_chunk().unwrap_or(&[0; START_BYTES])
     }
 
-    /// Makes all frames belong to flow `number`, if there is only one flow.
+    /// Makes the frames belong to flow `number`.
+    #[inline(always)]
     pub(crate) fn set_ports(&mut self, number: u32) {
         let [.., high, middle, low] = number.to_be_bytes();
-        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&[middle, low, 0x40, high]);
+        // The port of the first guest has the low 16 bits, the other one the rest above 0x4000.
+        let ports = if self.are_replies { [0x40, high, middle, low] } else { [middle, low, 0x40, high] };
+        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&ports);
     }
 
     /// Makes all frames go from address `from` of one guest to address `to` of the other, if each has only one.
@@ -189,6 +192,18 @@ mod tests {
             assert_eq!(usize::from(u16::from_be_bytes([frame[16], frame[17]])), frame.len() - 14);
         }
         assert!(!is_ours(&[2; START_BYTES]));
+    }
+
+    #[test]
+    fn frames_of_two_guests_to_each_other_belong_to_the_same_connections() {
+        let workload = workload("both,flows=70000");
+        let [mut there, mut back] = [(0, 1), (1, 0)].map(|(from, to)| Frames::new(&workload, from, to));
+        for _ in 0..70_000 {
+            let [there, back] =
+                [there.next(), back.next()].map(|bytes| bytes[HEADER_BYTES + 26..][..12].to_vec());
+            let reversed = [&back[4..8], &back[..4], &back[10..], &back[8..10]].concat();
+            assert_eq!(there, reversed, "addresses and ports");
+        }
     }
 
     #[test]
