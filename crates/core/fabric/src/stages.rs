@@ -17,6 +17,7 @@
 //! ```
 
 use std::cell::Cell;
+use std::hint::black_box;
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
@@ -207,7 +208,7 @@ impl StageMeter {
     /// Samples one round of `every` on average; `seed` selects them.
     #[must_use]
     pub fn new(clock: TickClock, every: u32, seed: u64) -> Self {
-        let mut meter = Self {
+        Self {
             clock,
             mark_ticks: 0,
             every: u64::from(every.max(1)),
@@ -222,19 +223,7 @@ impl StageMeter {
             round: RoundLaps::default(),
             ports: vec![PortTicks::default(); PORTS_MAX],
             profile: StageProfile::default(),
-        };
-        meter.mark_ticks = meter.learn_mark_ticks();
-        meter.profile.mark_ticks = meter.mark_ticks;
-        meter
-    }
-
-    fn learn_mark_ticks(&self) -> u64 {
-        let trial = || {
-            let before = (self.clock)();
-            (0..TRIAL_MARKS).for_each(|_| self.mark(WorkStage::Other));
-            (self.clock)().saturating_sub(before) / TRIAL_MARKS
-        };
-        (0..TRIALS).map(|_| trial()).min().unwrap_or_default()
+        }
     }
 
     /// The time since the last mark, without the mark's own cost. Zero if other workers used the thread or the CPU was
@@ -419,6 +408,25 @@ pub(crate) struct Stages {
 }
 
 impl Stages {
+    fn begin(meter: Box<StageMeter>) -> Self {
+        let stages = Self { is_on: true, meter: Some(meter) };
+        let ticks = stages.mark_ticks();
+        let mut meter = stages.meter;
+        meter.iter_mut().for_each(|meter| (meter.mark_ticks, meter.profile.mark_ticks) = (ticks, ticks));
+        Self { is_on: false, meter }
+    }
+
+    /// The cost of a mark, as the code of a visit calls it.
+    fn mark_ticks(&self) -> u64 {
+        let Some(clock) = self.meter.as_ref().map(|meter| meter.clock) else { return 0 };
+        let trial = || {
+            let before = clock();
+            (0..TRIAL_MARKS).for_each(|_| black_box(self).mark(WorkStage::Other));
+            clock().saturating_sub(before) / TRIAL_MARKS
+        };
+        (0..TRIALS).map(|_| trial()).min().unwrap_or_default()
+    }
+
     /// Ends `stage`.
     #[inline(always)]
     pub(crate) fn mark(&self, stage: WorkStage) {
@@ -437,7 +445,7 @@ impl Stages {
 impl Fabric {
     /// Begins a profile. A running profile is discarded.
     pub fn begin_profile(&mut self, meter: Box<StageMeter>) {
-        self.senders.stages = Stages { is_on: false, meter: Some(meter) };
+        self.senders.stages = Stages::begin(meter);
     }
 
     /// Ends the profile. Returns its results, if there was one.
