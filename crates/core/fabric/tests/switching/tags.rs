@@ -1,22 +1,16 @@
 //! Copies of one packet with different tags: every byte is right, at every receiver and after any wait.
 
-mod support;
-#[path = "support/tags.rs"]
-mod tagging;
-#[path = "support/tcp.rs"]
-mod tcp;
-
 use std::sync::Arc;
 
+use crate::support::{Received, TestGuest, assert_conserved, everything, frame};
+use crate::tagging::{Retagging, tagged, untagged};
+use crate::tcp::{capabilities, check_tcp, tcp_frame};
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, WAITING_NS_MAX};
 use lasthop_module_api::{DropReason, PortId, TagEdit};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
-use support::{Received, TestGuest, assert_conserved, everything, frame};
-use tagging::{Retagging, tagged, untagged};
-use tcp::{capabilities, check_tcp, tcp_frame};
 
 const PORTS: [PortId; 4] = [PortId(1), PortId(2), PortId(3), PortId(4)];
 

@@ -2,17 +2,15 @@
 //! looked at.
 #![cfg(debug_assertions)] // other builds do not count
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{TestGuest, assert_conserved, everything, frame, ring_at};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId};
 use lasthop_guestmem::{Mapping, MemoryMap, Region, counted};
 use lasthop_module_api::{Module, PORTS_MAX, PortId, PortSettings};
 use lasthop_modules::{BridgeSettings, by_name};
 use lasthop_ring::DeviceRing;
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, frame, ring_at};
 
 const ENTRIES: u32 = 64;
 const ROUNDS: u64 = 20;

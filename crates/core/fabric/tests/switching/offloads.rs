@@ -1,18 +1,14 @@
 //! Offload metadata between guests with different features: the payload is equal byte for byte, and checksums are right
 //! at every receiver. An independent parser (etherparse) checks them.
 
-mod support;
-#[path = "support/tcp.rs"]
-mod tcp;
-
+use crate::support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
+use crate::tcp::{capabilities, check_tcp, tcp_frame};
 use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6};
 use proptest::prelude::*;
-use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
-use tcp::{capabilities, check_tcp, tcp_frame};
 
 /// Bytes of the frame that are read once, checked, and then used (`IMAGE_FETCH_BYTES`).
 const READ_ONCE: usize = 128;

@@ -1,15 +1,13 @@
 //! Ports that always have packets get equal shares of one worker, for any frames and any number of rings.
 
-mod support;
-
 use std::collections::HashMap;
 
+use crate::support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
 use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, DrrScheduler, Fabric, RingId};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
-use support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
 
 /// Cost that a worker spends in each test: a hundred turns.
 const WORK: u64 = 100 * TURN_COST as u64;

@@ -1,8 +1,7 @@
 //! Guests that get their transmit chains back in order (VIRTIO_F_IN_ORDER): a packet that waits for a slow receiver
 //! does not hold back later chains, while there is room to detach it.
 
-mod support;
-
+use crate::support::{ByLastByte, TestGuest, assert_conserved, everything, frame};
 use lasthop_fabric::bounds::{DETACHED_BYTES_MAX, DETACHED_PIECE_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_module_api::{DropReason, PortId};
@@ -10,7 +9,6 @@ use lasthop_ring::RingError;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use std::sync::Arc;
-use support::{ByLastByte, TestGuest, assert_conserved, everything, frame};
 
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
 const SLOW: u8 = 2;

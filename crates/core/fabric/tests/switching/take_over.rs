@@ -1,18 +1,18 @@
 //! A fabric dies before any of the stores that others see, and another one takes its rings over. No packet arrives
 //! twice, damaged or late; every chain is returned once; every lost packet is counted.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::support::{
+    ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at,
+};
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, Ledger, LedgerError, death};
 use lasthop_wire::Offload;
-use support::{ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at};
 
 const ENTRIES: u32 = 16;
 const PORTS: u16 = 3;

@@ -1,10 +1,9 @@
 //! Fragments at an action `ct`: they wait outside of their guest's ring, and their packet is tracked whole and
 //! delivered as fragments.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{TestGuest, assert_conserved, everything};
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, upcalls};
 use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource, ct_state};
 use lasthop_flowtable::{Execution, FlowModule, FlowSpec, describe, suspended_zone};
@@ -12,7 +11,6 @@ use lasthop_module_api::{DropReason, PortId, UpcallReason};
 use lasthop_reassembly::{FragmentLoss, FragmentPlace, FragmentPool, LostFragments};
 use lasthop_wire::{Fragment, Fragmentation, Layers, Metadata, Offload, Sum};
 use proptest::prelude::*;
-use support::{TestGuest, assert_conserved, everything};
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 256, bytes: 400_000, rate: 0 };
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];

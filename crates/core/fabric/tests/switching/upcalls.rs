@@ -1,19 +1,15 @@
 //! Upcalls are whole, finished packets, taken from ports in turn and bounded per port. All are accounted for.
 
-mod support;
-#[path = "support/tcp.rs"]
-mod tcp;
-
 use std::sync::Arc;
 
+use crate::support::{Received, TestGuest, assert_conserved, everything, frame};
+use crate::tcp::{check_tcp, tcp_frame};
 use lasthop_fabric::bounds::{PACKET_COST, UPCALL_COST, UPCALLS_SPARSE, VISIT_COST};
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Upcall, UpcallReason, Verdicts};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6};
 use lasthop_wire::{Metadata, Offload};
 use proptest::prelude::*;
-use support::{Received, TestGuest, assert_conserved, everything, frame};
-use tcp::{check_tcp, tcp_frame};
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 16, bytes: 200_000, rate: 0 };
 const REASON: UpcallReason = UpcallReason::Action { flow: 7, step: 2 };

@@ -5,12 +5,10 @@
 //! the receiver's once.
 #![cfg(debug_assertions)] // other builds do not count
 
-mod support;
-#[path = "support/tcp.rs"]
-mod tcp;
-
 use std::sync::Arc;
 
+use crate::support::{ByLastByte, TestGuest, assert_conserved, everything, flooding_pair, frame};
+use crate::tcp::tcp_frame;
 use lasthop_fabric::bounds::TAP_FRAME_BYTES_MAX;
 use lasthop_fabric::{Capabilities, Fabric, UpcallLimits, Watch, tap, upcalls};
 use lasthop_guestmem::counted::{self, AccessCounts};
@@ -19,8 +17,6 @@ use lasthop_module_api::{
 };
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES};
 use lasthop_wire::{Metadata, Offload};
-use support::{ByLastByte, TestGuest, assert_conserved, everything, flooding_pair, frame};
-use tcp::tcp_frame;
 
 const VNET: u64 = HEADER_BYTES as u64;
 const IMAGE: u64 = IMAGE_FETCH_BYTES as u64;

@@ -1,14 +1,12 @@
 //! Metered visits: the memory that each lap touches, and the rest of a port after page faults.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
+use crate::support::{assert_conserved, flooding_pair, frame};
 use lasthop_fabric::bounds::{FAULT_REST_FACTOR, SERVICE_METERED_BYTES_MAX};
 use lasthop_fabric::{Fabric, VisitMeter};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use support::{assert_conserved, flooding_pair, frame};
 
 const SENDER: PortId = PortId(1);
 const RECEIVER: PortId = PortId(2);
@@ -79,7 +77,8 @@ fn while_metered_a_few_frames_that_waited_are_delivered_at_a_time() {
     while fabric.visit(sender.tx_ring(), 0) > 0 {}
     metered(&mut fabric, None, 0);
     receiver.post(64);
-    let received = |receiver: &mut support::TestGuest| std::iter::from_fn(|| receiver.receive()).count();
+    let received =
+        |receiver: &mut crate::support::TestGuest| std::iter::from_fn(|| receiver.receive()).count();
     assert!(fabric.drain_waiting());
     let first = received(&mut receiver);
     assert!((1..waiting).contains(&first), "{first} of {waiting}");

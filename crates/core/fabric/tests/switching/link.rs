@@ -1,11 +1,9 @@
 //! Links that the operator sets down: no packet passes in either direction, and every packet is accounted for.
 
-mod support;
-
+use crate::support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
 use lasthop_fabric::Fabric;
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 

@@ -1,11 +1,9 @@
 //! Packets through the fabric: copies, floods, waiting, rings that start and stop. Every test asserts conservation.
 
-mod support;
-
+use crate::support::{Received, TestGuest, assert_conserved, everything, flooding_fabric, frame};
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
-use support::{Received, TestGuest, assert_conserved, everything, flooding_fabric, frame};
 
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
 

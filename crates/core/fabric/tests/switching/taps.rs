@@ -1,15 +1,13 @@
 //! A capture sees each frame at its place, unchanged, counts those for which it has no room, and changes nothing else.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::support::{TestGuest, assert_conserved, everything, flooding_pair, frame};
 use lasthop_fabric::bounds::{TAP_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{CaptureDirection, CapturedFrame, Fabric, TapClock, TapReader, Watch, tap};
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, flooding_pair, frame};
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 

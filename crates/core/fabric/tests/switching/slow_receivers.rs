@@ -1,20 +1,18 @@
 //! Receivers that are slow, have small buffers, or store false indices: other ports are not affected, and no retry is
 //! in vain.
 
-mod support;
-
 use std::sync::Arc;
 
+use crate::support::{
+    RX_BUFFERS, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, flooding_fabric, flooding_pair,
+    frame, ring_at,
+};
 use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{INTERNAL_FRAMES_MAX, WAITING_NS_MAX};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::{DeviceRing, DriverRing, RingError, write_table};
 use lasthop_wire::Offload;
-use support::{
-    RX_BUFFERS, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, flooding_fabric, flooding_pair,
-    frame, ring_at,
-};
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
 

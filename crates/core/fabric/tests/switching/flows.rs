@@ -1,12 +1,10 @@
 //! A flow table in the fabric, with a small control plane: misses go up, packets come back, and flows take over in
 //! order.
 
-mod support;
-#[path = "support/tcp.rs"]
-mod tcp;
-
 use std::sync::Arc;
 
+use crate::support::{TestGuest, assert_conserved, everything, frame};
+use crate::tcp::tcp_frame;
 use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
 use lasthop_flowtable::bounds::{PENDING_NS_MAX, PENDING_PACKETS_MAX};
@@ -14,8 +12,6 @@ use lasthop_flowtable::{Execution, FlowModule, FlowSpec};
 use lasthop_module_api::{DropReason, Mac, Module, PortId, PortKind, PortSettings, UpcallReason};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use lasthop_wire::{Metadata, Offload};
-use support::{TestGuest, assert_conserved, everything, frame};
-use tcp::tcp_frame;
 
 const LIMITS: UpcallLimits = UpcallLimits { packets: 64, bytes: 200_000, rate: 0 };
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
