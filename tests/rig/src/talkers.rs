@@ -16,14 +16,14 @@ use super::guests::frame;
 const BURST: usize = 16;
 
 /// A guest that sends numbered frames to another, as fast as it can, and checks those of the other.
-pub(crate) struct Talker {
+pub struct Talker {
     heard: Arc<AtomicU32>,
     is_over: Arc<AtomicBool>,
     thread: JoinHandle<Guest>,
 }
 
 impl Talker {
-    pub(crate) fn start(guest: Guest, from: [u8; 6], to: [u8; 6]) -> Self {
+    pub fn start(guest: Guest, from: [u8; 6], to: [u8; 6]) -> Self {
         let (heard, is_over) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
         let (counter, end) = (Arc::clone(&heard), Arc::clone(&is_over));
         let thread = std::thread::spawn(move || talk(guest, (from, to), &counter, &end));
@@ -31,17 +31,17 @@ impl Talker {
     }
 
     /// Number of frames received.
-    pub(crate) fn heard(&self) -> u32 {
+    pub fn heard(&self) -> u32 {
         self.heard.load(Ordering::Relaxed)
     }
 
     /// Waits until it has received this many more frames.
-    pub(crate) fn hear(&self, more: u32) {
+    pub fn hear(&self, more: u32) {
         let until = self.heard() + more;
         eventually("frames", || (self.heard() >= until).then_some(()));
     }
 
-    pub(crate) fn end(self) -> Guest {
+    pub fn end(self) -> Guest {
         self.is_over.store(true, Ordering::Relaxed);
         self.thread.join().expect("everything that it heard was right")
     }

@@ -34,22 +34,22 @@ const IN_HEADER_BYTES: usize = 40;
 const VERSION: [u32; 2] = [7, 31];
 
 /// Numbers of requests (enum fuse_opcode).
-pub(crate) mod opcode {
-    pub(crate) const LOOKUP: u32 = 1;
-    pub(crate) const FORGET: u32 = 2;
-    pub(crate) const GETATTR: u32 = 3;
-    pub(crate) const OPEN: u32 = 14;
-    pub(crate) const READ: u32 = 15;
-    pub(crate) const RELEASE: u32 = 18;
-    pub(crate) const FLUSH: u32 = 25;
-    pub(crate) const INIT: u32 = 26;
-    pub(crate) const INTERRUPT: u32 = 36;
-    pub(crate) const BATCH_FORGET: u32 = 42;
+pub mod opcode {
+    pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
+    pub const GETATTR: u32 = 3;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const RELEASE: u32 = 18;
+    pub const FLUSH: u32 = 25;
+    pub const INIT: u32 = 26;
+    pub const INTERRUPT: u32 = 36;
+    pub const BATCH_FORGET: u32 = 42;
 }
 
 /// Whether this machine has FUSE, and this user may mount; if not, reports that once in the form that tools/test
 /// counts.
-pub(crate) fn may() -> bool {
+pub fn may() -> bool {
     let may = super::namespaces::may() && Path::new(DEVICE).exists();
     if !may {
         std::io::stderr()
@@ -60,7 +60,7 @@ pub(crate) fn may() -> bool {
 }
 
 /// The server; all pending requests fail once it is dropped.
-pub(crate) struct FuseServer {
+pub struct FuseServer {
     waiting: Arc<AtomicUsize>,
     stop: OwnedFd,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -75,7 +75,7 @@ impl FuseServer {
     ///
     /// The file is in a separate descriptor table: commands that other tests start at this time would otherwise have a
     /// copy of it, and block when they close that.
-    pub(crate) fn send(unanswered: &'static [u32], act: impl FnOnce(BorrowedFd<'_>) + Send) -> Self {
+    pub fn send(unanswered: &'static [u32], act: impl FnOnce(BorrowedFd<'_>) + Send) -> Self {
         let device = OFlags::RDWR | OFlags::CLOEXEC;
         let device = File::from(rustix::fs::open(DEVICE, device, Mode::empty()).expect("/dev/fuse"));
         let (is_silent, waiting) = <(Arc<AtomicBool>, Arc<AtomicUsize>)>::default();
@@ -106,7 +106,7 @@ impl FuseServer {
     }
 
     /// Waits until a process is blocked by a missing answer.
-    pub(crate) fn await_victim(&self) {
+    pub fn await_victim(&self) {
         eventually("a request without answer", || (self.waiting.load(Ordering::SeqCst) > 0).then_some(()));
     }
 }

@@ -20,7 +20,7 @@ use super::starts::NoStarts;
 use super::sys;
 
 /// A TCP socket whose close(2) blocks, with the peer that never reads.
-pub(crate) struct LingeringSocket {
+pub struct LingeringSocket {
     socket: TcpStream,
     _peer: TcpStream,
     /// A starting process would have a copy, and its close could be the last one.
@@ -29,7 +29,7 @@ pub(crate) struct LingeringSocket {
 
 impl LingeringSocket {
     /// Its last close blocks for `linger`, unless it is ended earlier.
-    pub(crate) fn new(linger: Duration) -> Self {
+    pub fn new(linger: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let no_starts = NoStarts::begin();
         let mut socket = TcpStream::connect(listener.local_addr().expect("an address")).expect("connected");
@@ -43,12 +43,12 @@ impl LingeringSocket {
         Self { socket, _peer: peer, _no_starts: no_starts }
     }
 
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+    pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
     /// The same without blocking if the close of this process's copy is the last one.
-    pub(crate) fn let_go_elsewhere(self) -> TcpStream {
+    pub fn let_go_elsewhere(self) -> TcpStream {
         let Self { socket, _peer: peer, .. } = self;
         std::thread::spawn(move || drop(socket));
         peer
@@ -56,27 +56,27 @@ impl LingeringSocket {
 
     /// Closes this process's own copy, so that the close of the sent ones is the last one. That close no longer blocks
     /// once the remaining peer is dropped.
-    pub(crate) fn let_go(self) -> TcpStream {
+    pub fn let_go(self) -> TcpStream {
         self._peer
     }
 }
 
 /// A UNIX socket with `fd` in its receive queue.
-pub(crate) fn nested(fd: BorrowedFd<'_>) -> OwnedFd {
+pub fn nested(fd: BorrowedFd<'_>) -> OwnedFd {
     let (sender, receiver) = UnixStream::pair().expect("sockets");
     send_with_fds(sender.as_fd(), b"x", &[fd]).expect("sent");
     receiver.into()
 }
 
 /// An eventfd that wakes `watchers` epoll items at each signal; all of them end with the returned descriptors.
-pub(crate) fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
+pub fn watched_eventfd(watchers: usize) -> (OwnedFd, Vec<OwnedFd>) {
     let event = event_fd();
     let watches = watched(event.as_fd(), watchers);
     (event, watches)
 }
 
 /// Watches of a descriptor, which end when the returned descriptors are dropped.
-pub(crate) fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
+pub fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
     const COPIES: usize = 500;
     raise_descriptor_limit();
     let copies: Vec<_> = (0..COPIES).map(|_| fd.try_clone_to_owned().expect("a copy")).collect();
@@ -94,13 +94,13 @@ pub(crate) fn watched(fd: BorrowedFd<'_>, watchers: usize) -> Vec<OwnedFd> {
 }
 
 /// Raises this process's limit of descriptors to its maximum.
-pub(crate) fn raise_descriptor_limit() {
+pub fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).expect("within the limit");
 }
 
 /// One descriptor of each kind that this host supports, with its name. Files are created in `directory`.
-pub(crate) fn assortment(directory: &Path) -> Vec<(&'static str, OwnedFd)> {
+pub fn assortment(directory: &Path) -> Vec<(&'static str, OwnedFd)> {
     let mut all = files(directory);
     all.extend(sockets());
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
@@ -164,7 +164,7 @@ fn sockets() -> Vec<(&'static str, OwnedFd)> {
 }
 
 /// A memfd with seals.
-pub(crate) fn sealed_memory(size: u64, seals: SealFlags) -> OwnedFd {
+pub fn sealed_memory(size: u64, seals: SealFlags) -> OwnedFd {
     let file = memfd_create("sealed", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).expect("a memfd");
     ftruncate(&file, size).expect("a size");
     fcntl_add_seals(&file, seals).expect("sealed");

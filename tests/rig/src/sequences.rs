@@ -16,14 +16,14 @@ const FDS_MAX: u64 = 10;
 const FEATURES: u64 = VERSION_1 | PROTOCOL_FEATURES;
 
 /// Descriptors of all kinds, and memory for rings.
-pub(crate) struct Supply {
+pub struct Supply {
     desk: Desk,
     all: Vec<OwnedFd>,
     _files: tempfile::TempDir,
 }
 
 impl Supply {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         let files = tempfile::tempdir().expect("a directory");
         let mut all: Vec<OwnedFd> = assortment(files.path()).into_iter().map(|(_, fd)| fd).collect();
         all.push(nested(event_fd().as_fd()));
@@ -66,7 +66,7 @@ impl Supply {
     }
 
     /// Sends this number of messages, and reads no reply.
-    pub(crate) fn send(&self, rogue: &Rogue, messages: usize, random: &mut Random) {
+    pub fn send(&self, rogue: &Rogue, messages: usize, random: &mut Random) {
         for _ in 0..messages {
             let number = random.below(REQUESTS_END) as u32;
             let body = self.body(number, random);

@@ -8,34 +8,34 @@ use serde_json::Value;
 
 use super::{Switch, eventually};
 
-pub(crate) const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
-pub(crate) const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
-pub(crate) const WAIT: Duration = Duration::from_secs(120);
+pub const ONE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
+pub const TWO: [u8; 6] = [0x02, 0, 0, 0, 0, 2];
+pub const WAIT: Duration = Duration::from_secs(120);
 
 /// A frame of a type that no protocol uses (IEEE 802 local experimental), with a number in it.
-pub(crate) fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {
+pub fn frame(to: [u8; 6], from: [u8; 6], number: u32, len: usize) -> Vec<u8> {
     let mut frame = [&to[..], &from, &[0x88, 0xb5], &number.to_be_bytes()].concat();
     frame.resize(len, number as u8);
     frame
 }
 
 /// A guest whose rings run.
-pub(crate) fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
+pub fn guest(switch: &Switch, port: &str, mac: [u8; 6]) -> Guest {
     guest_with(switch, port, GuestOptions { mac, ..GuestOptions::default() })
 }
 
-pub(crate) fn guest_with(switch: &Switch, port: &str, options: GuestOptions) -> Guest {
+pub fn guest_with(switch: &Switch, port: &str, options: GuestOptions) -> Guest {
     let guest = Guest::connect(switch.path(&format!("{port}.sock")), options).expect("attached");
     running(switch, port);
     guest
 }
 
-pub(crate) fn running(switch: &Switch, port: &str) {
+pub fn running(switch: &Switch, port: &str) {
     eventually("the guest", || (switch.port(port)["state"] == "running").then_some(()));
 }
 
 /// Sends a frame; waits while the ring is full.
-pub(crate) fn send(guest: &mut Guest, frame: &[u8]) {
+pub fn send(guest: &mut Guest, frame: &[u8]) {
     eventually("room in the ring", || {
         guest.reclaim(0).expect("a sound ring");
         guest.send(0, frame, Offload::default()).expect("sent").then_some(())
@@ -43,7 +43,7 @@ pub(crate) fn send(guest: &mut Guest, frame: &[u8]) {
     guest.flush(0).expect("flushed");
 }
 
-pub(crate) fn receive(guest: &mut Guest) -> Vec<u8> {
+pub fn receive(guest: &mut Guest) -> Vec<u8> {
     let mut frame = Vec::new();
     assert!(guest.wait(Some(WAIT)).expect("connected"), "no frame came");
     guest.recv(0, &mut frame).expect("a sound ring").expect("a frame");
@@ -52,7 +52,7 @@ pub(crate) fn receive(guest: &mut Guest) -> Vec<u8> {
 
 /// Waits until the embedded controllers serve all vnics. Before that a bridge stands in for them, which keeps learned
 /// addresses to itself and installs no flows.
-pub(crate) fn controlled(switch: &Switch) {
+pub fn controlled(switch: &Switch) {
     let is_served = |line: &Value| {
         let vnics = line["vnics"].as_array().map_or(0, Vec::len);
         line["controller"] != "embedded" || line["counters"]["ports_served"] == vnics
@@ -67,7 +67,7 @@ fn sum(stats: &Value, key: &str) -> u64 {
     stats["ports"].as_array().expect("ports").iter().filter_map(|port| port[key].as_u64()).sum()
 }
 
-pub(crate) fn check_balance(switch: &Switch) {
+pub fn check_balance(switch: &Switch) {
     switch.ask(&["stats", "--check"]).ok();
     let stats = switch.json(&["stats"]);
     assert_eq!(sum(&stats, "forwarded"), sum(&stats, "tx_packets"), "{stats}");

@@ -21,18 +21,18 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use super::{Switch, eventually};
 
 /// The guest address of the memory with rings and buffers.
-pub(crate) const GUEST_ADDR: u64 = 0x1_0000_0000;
-pub(crate) const USER_ADDR: u64 = 0x7000_0000_0000;
-pub(crate) const RING_ENTRIES: u16 = 256;
+pub const GUEST_ADDR: u64 = 0x1_0000_0000;
+pub const USER_ADDR: u64 = 0x7000_0000_0000;
+pub const RING_ENTRIES: u16 = 256;
 /// The most descriptors of one sendmsg(2) (SCM_MAX_FD).
-pub(crate) const SENT_FDS_MAX: usize = 253;
+pub const SENT_FDS_MAX: usize = 253;
 /// Protocol features that a session needs for several queues and single regions. No reply is requested.
 const PROTOCOL_FEATURES: u64 = protocol::MQ
     | protocol::CONFIG
     | protocol::CONFIGURE_MEM_SLOTS
     | protocol::INFLIGHT_SHMFD
     | protocol::BACKEND_REQ;
-pub(crate) const FEATURES: u64 = features::VERSION_1 | features::MRG_RXBUF | features::PROTOCOL_FEATURES;
+pub const FEATURES: u64 = features::VERSION_1 | features::MRG_RXBUF | features::PROTOCOL_FEATURES;
 /// The distance of two rings in bytes, and the positions of a ring's three areas.
 const RING_BYTES: u64 = 0x3000;
 /// The distance of two buffers in bytes.
@@ -40,24 +40,24 @@ const BUFFER_BYTES: u32 = 2048;
 const NET_HEADER_BYTES: usize = 12;
 
 /// The socket of a vnic, and a front end on it for valid requests.
-pub(crate) struct Rogue {
-    pub(crate) stream: UnixStream,
-    pub(crate) front: FrontEnd,
+pub struct Rogue {
+    pub stream: UnixStream,
+    pub front: FrontEnd,
 }
 
 impl Rogue {
-    pub(crate) fn connect(switch: &Switch, vnic: &str) -> Self {
+    pub fn connect(switch: &Switch, vnic: &str) -> Self {
         Self::at(&switch.dir(), vnic)
     }
 
     /// For a rogue in its own thread, which knows the switch's directory.
-    pub(crate) fn at(dir: &Path, vnic: &str) -> Self {
+    pub fn at(dir: &Path, vnic: &str) -> Self {
         let path = dir.join(format!("{vnic}.sock"));
         let stream = eventually("the vnic's socket", || UnixStream::connect(&path).ok());
         Self::over(stream)
     }
 
-    pub(crate) fn over(stream: UnixStream) -> Self {
+    pub fn over(stream: UnixStream) -> Self {
         let front = FrontEnd::new(stream.try_clone().expect("a descriptor")).expect("a socket");
         let mut rogue = Self { stream, front };
         rogue.set_patience(Duration::from_secs(120));
@@ -65,24 +65,24 @@ impl Rogue {
     }
 
     /// The time limit of a write, and of reading a reply.
-    pub(crate) fn set_patience(&mut self, patience: Duration) {
+    pub fn set_patience(&mut self, patience: Duration) {
         self.front.set_reply_timeout(patience).expect("a socket");
     }
 
     /// Sends any bytes with any descriptors; returns the number of bytes sent.
-    pub(crate) fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         send_with_fds(self.stream.as_fd(), bytes, fds)
     }
 
     /// Sends a message of any number with any body and any descriptors.
-    pub(crate) fn send(&self, number: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    pub fn send(&self, number: u32, body: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = VhostMessage::new(number, body.to_vec()).encode();
         let sent = self.send_bytes(&bytes, fds)?;
         io::Write::write_all(&mut &self.stream, &bytes[sent..])
     }
 
     /// The same in pieces of `piece` bytes; the descriptors come with the first one.
-    pub(crate) fn send_in_pieces(
+    pub fn send_in_pieces(
         &self,
         message: &VhostMessage,
         piece: usize,
@@ -96,7 +96,7 @@ impl Rogue {
     }
 
     /// The next reply; an error if the switch hung up, or none comes in time.
-    pub(crate) fn answer(&self) -> io::Result<VhostMessage> {
+    pub fn answer(&self) -> io::Result<VhostMessage> {
         let mut header = [0; HEADER_BYTES];
         (&self.stream).read_exact(&mut header)?;
         let header = MessageHeader::decode(header);
@@ -106,12 +106,12 @@ impl Rogue {
     }
 
     /// Waits until the switch has read everything that was sent.
-    pub(crate) fn await_turn(&mut self) {
+    pub fn await_turn(&mut self) {
         self.front.get_features().expect("an answer");
     }
 
     /// Whether the switch hung up.
-    pub(crate) fn is_ended(&self) -> bool {
+    pub fn is_ended(&self) -> bool {
         let mut bytes = [0; 4096];
         self.stream.set_nonblocking(true).expect("a socket");
         let end = loop {
@@ -125,17 +125,17 @@ impl Rogue {
         end
     }
 
-    pub(crate) fn await_end(&self) {
+    pub fn await_end(&self) {
         eventually("the end of the session", || self.is_ended().then_some(()));
     }
 
     /// Negotiates the features that a session needs.
-    pub(crate) fn negotiate(&mut self) {
+    pub fn negotiate(&mut self) {
         self.try_to_negotiate(FEATURES).expect("answers");
     }
 
     /// The same, with chosen features, with a switch that may have ended the session.
-    pub(crate) fn try_to_negotiate(&mut self, agreed: u64) -> Result<(), FrontError> {
+    pub fn try_to_negotiate(&mut self, agreed: u64) -> Result<(), FrontError> {
         self.front.set_owner()?;
         self.front.get_features()?;
         let offered = self.front.get_protocol_features()?;
@@ -144,11 +144,11 @@ impl Rogue {
     }
 
     /// Sends regions of memory: first the desk, then others.
-    pub(crate) fn share(&mut self, desk: &Desk, more: &[(MemoryRegionMessage, BorrowedFd<'_>)]) {
+    pub fn share(&mut self, desk: &Desk, more: &[(MemoryRegionMessage, BorrowedFd<'_>)]) {
         self.try_to_share(desk, more).expect("sent");
     }
 
-    pub(crate) fn try_to_share(
+    pub fn try_to_share(
         &mut self,
         desk: &Desk,
         more: &[(MemoryRegionMessage, BorrowedFd<'_>)],
@@ -162,7 +162,7 @@ impl Rogue {
     }
 
     /// Starts a ring of the desk with any descriptors, or none, and enables it.
-    pub(crate) fn start_ring(
+    pub fn start_ring(
         &mut self,
         index: u16,
         kick: Option<BorrowedFd<'_>>,
@@ -172,7 +172,7 @@ impl Rogue {
     }
 
     /// The same with a ring at the addresses of another one of the desk.
-    pub(crate) fn start_ring_at(
+    pub fn start_ring_at(
         &mut self,
         index: u16,
         place: u16,
@@ -192,21 +192,21 @@ impl Rogue {
     }
 
     /// A ring at the addresses of this ring of the desk or of another one.
-    pub(crate) fn address(index: u16, place: u16) -> RingAddressMessage {
+    pub fn address(index: u16, place: u16) -> RingAddressMessage {
         let RingAddresses { descriptors, available, used } = ring_addresses(place);
         let index = index.into();
         RingAddressMessage { index, descriptors, available, used, ..RingAddressMessage::default() }
     }
 
     /// A complete normal session with `pairs` running pairs of rings, with eventfds.
-    pub(crate) fn attach(switch: &Switch, vnic: &str, pairs: u16) -> (Self, Desk) {
+    pub fn attach(switch: &Switch, vnic: &str, pairs: u16) -> (Self, Desk) {
         let session = Self::start(&switch.dir(), vnic, pairs);
         eventually("the rogue's rings", || (switch.port(vnic)["state"] == "running").then_some(()));
         session
     }
 
     /// The same, without a check that they run.
-    pub(crate) fn start(dir: &Path, vnic: &str, pairs: u16) -> (Self, Desk) {
+    pub fn start(dir: &Path, vnic: &str, pairs: u16) -> (Self, Desk) {
         let (mut rogue, desk) = (Self::at(dir, vnic), Desk::new(pairs));
         rogue.negotiate();
         rogue.share(&desk, &[]);
@@ -218,7 +218,7 @@ impl Rogue {
     }
 
     /// Stops and starts all rings repeatedly, by setting features; reads no reply.
-    pub(crate) fn toggle_features(&mut self, times: usize) -> io::Result<()> {
+    pub fn toggle_features(&mut self, times: usize) -> io::Result<()> {
         for time in 0..times {
             let agreed = if time % 2 == 0 { FEATURES & !features::MRG_RXBUF } else { FEATURES };
             self.front.set_features(agreed).map_err(io::Error::other)?;
@@ -228,33 +228,29 @@ impl Rogue {
 }
 
 /// Sends bytes with descriptors over a UNIX socket.
-pub(crate) fn send_with_fds(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<usize> {
+pub fn send_with_fds(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SENT_FDS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)), "too many descriptors");
     Ok(sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?)
 }
 
-pub(crate) fn event_fd() -> OwnedFd {
+pub fn event_fd() -> OwnedFd {
     eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("an eventfd")
 }
 
-pub(crate) fn kick(eventfd: BorrowedFd<'_>) {
+pub fn kick(eventfd: BorrowedFd<'_>) {
     // A full one has a pending kick.
     let _ = rustix::io::write(eventfd, &1_u64.to_ne_bytes());
 }
 
 /// A region of memory for a message, at the beginning of its file.
-pub(crate) fn region(guest_addr: u64, size: u64) -> MemoryRegionMessage {
+pub fn region(guest_addr: u64, size: u64) -> MemoryRegionMessage {
     MemoryRegionMessage { guest_addr, size, user_addr: USER_ADDR + guest_addr, offset: 0 }
 }
 
 /// A memfd of `size` bytes, none of which is allocated yet.
-pub(crate) fn sparse_memory(size: u64) -> OwnedFd {
+pub fn sparse_memory(size: u64) -> OwnedFd {
     memfd("rogue", size).expect("a memfd")
 }
 
@@ -264,10 +260,10 @@ fn ring_addresses(index: u16) -> RingAddresses {
 }
 
 /// The memory in which a rogue acts as the guest: rings, and a buffer for each entry of each transmit ring.
-pub(crate) struct Desk {
-    pub(crate) file: OwnedFd,
-    pub(crate) kick: OwnedFd,
-    pub(crate) call: OwnedFd,
+pub struct Desk {
+    pub file: OwnedFd,
+    pub kick: OwnedFd,
+    pub call: OwnedFd,
     len_bytes: u64,
     map: MemoryMap,
     /// Transmit rings, one of each pair.
@@ -275,7 +271,7 @@ pub(crate) struct Desk {
 }
 
 impl Desk {
-    pub(crate) fn new(pairs: u16) -> Self {
+    pub fn new(pairs: u16) -> Self {
         let buffers_bytes = u64::from(pairs) * u64::from(RING_ENTRIES) * u64::from(BUFFER_BYTES);
         let len_bytes = 2 * u64::from(pairs) * RING_BYTES + buffers_bytes;
         let file = sparse_memory(len_bytes);
@@ -290,28 +286,28 @@ impl Desk {
         Self { file, kick: event_fd(), call: event_fd(), len_bytes, map, rings }
     }
 
-    pub(crate) fn region(&self) -> MemoryRegionMessage {
+    pub fn region(&self) -> MemoryRegionMessage {
         MemoryRegionMessage { guest_addr: GUEST_ADDR, size: self.len_bytes, user_addr: USER_ADDR, offset: 0 }
     }
 
     /// Bytes of its memory.
-    pub(crate) fn len_bytes(&self) -> u64 {
+    pub fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
 
     /// Writes to its memory.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) {
+    pub fn write(&self, at: u64, bytes: &[u8]) {
         let segment = Segment { offset: at, len: bytes.len() as u32, region: 0 };
         self.map.write(segment, 0, bytes).expect("within the desk");
     }
 
     /// Pairs of rings.
-    pub(crate) fn pairs(&self) -> u16 {
+    pub fn pairs(&self) -> u16 {
         self.rings.len() as u16
     }
 
     /// Puts a frame into a transmit ring and kicks; returns whether there was room.
-    pub(crate) fn send(&mut self, pair: u16, frame: &[u8]) -> bool {
+    pub fn send(&mut self, pair: u16, frame: &[u8]) -> bool {
         let buffer = self.free_buffer(pair);
         let Some(offset) = buffer else { return false };
         let bytes = [&[0; NET_HEADER_BYTES], frame].concat();
@@ -322,7 +318,7 @@ impl Desk {
 
     /// Puts a chain of buffers anywhere in the guest's memory into a transmit ring and kicks; returns whether there was
     /// room.
-    pub(crate) fn publish(&mut self, pair: u16, buffers: &[(u64, u32)]) -> bool {
+    pub fn publish(&mut self, pair: u16, buffers: &[(u64, u32)]) -> bool {
         self.reclaim(pair);
         let ring = &mut self.rings[usize::from(pair)];
         let is_in = ring.add(buffers, &[], 0).is_some();
@@ -332,13 +328,13 @@ impl Desk {
     }
 
     /// Takes back used buffers; returns the number of frames.
-    pub(crate) fn reclaim(&mut self, pair: u16) -> usize {
+    pub fn reclaim(&mut self, pair: u16) -> usize {
         let ring = &mut self.rings[usize::from(pair)];
         std::iter::from_fn(|| ring.take_used().expect("a sound ring")).count()
     }
 
     /// A transmit ring, for invalid entries.
-    pub(crate) fn ring(&mut self, pair: u16) -> &mut DriverRing {
+    pub fn ring(&mut self, pair: u16) -> &mut DriverRing {
         &mut self.rings[usize::from(pair)]
     }
 
@@ -352,7 +348,7 @@ impl Desk {
 }
 
 /// The bytes of a message with any header.
-pub(crate) fn message_of_size(number: u32, size: u32, body: &[u8]) -> Vec<u8> {
+pub fn message_of_size(number: u32, size: u32, body: &[u8]) -> Vec<u8> {
     let header = [number, 1, size].map(u32::to_ne_bytes).concat();
     [header, body.to_vec()].concat()
 }

@@ -12,14 +12,14 @@ fn owned(fd: libc::c_long) -> Option<OwnedFd> {
 }
 
 /// A signalfd(2) for no signal.
-pub(crate) fn signalfd() -> Option<OwnedFd> {
+pub fn signalfd() -> Option<OwnedFd> {
     let none = 0_u64;
     // SAFETY: the mask is a word of the given size, and outlives the call.
     owned(unsafe { libc::syscall(libc::SYS_signalfd4, -1, &raw const none, 8, libc::SFD_CLOEXEC) })
 }
 
 /// A userfaultfd(2) of this process.
-pub(crate) fn userfaultfd() -> Option<OwnedFd> {
+pub fn userfaultfd() -> Option<OwnedFd> {
     const USER_MODE_ONLY: i32 = 1;
     // SAFETY: flags alone.
     owned(unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | USER_MODE_ONLY) })
@@ -27,7 +27,7 @@ pub(crate) fn userfaultfd() -> Option<OwnedFd> {
 
 /// Maps a file into this process permanently, with a userfaultfd(2) that is never read. A thread that touches an absent
 /// page of this mapping waits forever. Returns false if the kernel does not support that.
-pub(crate) fn map_with_faults_that_wait(file: BorrowedFd<'_>, bytes: usize) -> bool {
+pub fn map_with_faults_that_wait(file: BorrowedFd<'_>, bytes: usize) -> bool {
     /// `UFFDIO_API`, `UFFDIO_REGISTER` and their arguments (linux/userfaultfd.h).
     const API: libc::Ioctl = 0xc018_aa3f_u32 as libc::Ioctl;
     const REGISTER: libc::Ioctl = 0xc020_aa00_u32 as libc::Ioctl;
@@ -48,26 +48,26 @@ pub(crate) fn map_with_faults_that_wait(file: BorrowedFd<'_>, bytes: usize) -> b
 }
 
 /// An io_uring(7).
-pub(crate) fn io_uring() -> Option<OwnedFd> {
+pub fn io_uring() -> Option<OwnedFd> {
     let mut parameters = [0_u8; 120]; // struct io_uring_params
     // SAFETY: the parameters have the kernel's size, and outlive the call.
     owned(unsafe { libc::syscall(libc::SYS_io_uring_setup, 4, parameters.as_mut_ptr()) })
 }
 
 /// Memory that only its processes see: memfd_secret(2).
-pub(crate) fn secret_memory() -> Option<OwnedFd> {
+pub fn secret_memory() -> Option<OwnedFd> {
     // SAFETY: flags alone.
     owned(unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) })
 }
 
 /// Gives the calling thread, and those that it starts, a separate descriptor table: processes that others start get no
 /// copies, so no exec(2) waits for the close of one. The copies are closed when it ends.
-pub(crate) fn unshare_descriptors() {
+pub fn unshare_descriptors() {
     unshare(UnshareFlags::FILES);
 }
 
 /// The same, with separate mounts, too.
-pub(crate) fn unshare_mounts_and_descriptors() {
+pub fn unshare_mounts_and_descriptors() {
     unshare(UnshareFlags::FILES | UnshareFlags::NEWNS);
 }
 

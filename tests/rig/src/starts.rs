@@ -17,10 +17,10 @@ static FEWER: Condvar = Condvar::new();
 const HIGH: i32 = 1000;
 
 /// Prevents starts of processes while it lives. Its thread must not start any either.
-pub(crate) struct NoStarts(());
+pub struct NoStarts(());
 
 impl NoStarts {
-    pub(crate) fn begin() -> Self {
+    pub fn begin() -> Self {
         // Held during a start.
         *HOLDERS.lock().unwrap_or_else(PoisonError::into_inner) += 1;
         Self(())
@@ -35,7 +35,7 @@ impl Drop for NoStarts {
 }
 
 /// As [`Command::spawn`]; afterwards the process has no copies of this one's descriptors.
-pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
+pub fn spawn(command: &mut Command) -> io::Result<Child> {
     let holders = HOLDERS.lock().unwrap_or_else(PoisonError::into_inner);
     let none = FEWER.wait_while(holders, |holders| *holders > 0).unwrap_or_else(PoisonError::into_inner);
     let (mut its_end, copy) = io::pipe()?;
@@ -50,11 +50,11 @@ pub(crate) fn spawn(command: &mut Command) -> io::Result<Child> {
 }
 
 /// As [`Command::output`].
-pub(crate) fn output(command: &mut Command) -> io::Result<Output> {
+pub fn output(command: &mut Command) -> io::Result<Output> {
     spawn(command.stdout(Stdio::piped()).stderr(Stdio::piped()))?.wait_with_output()
 }
 
 /// As [`Command::status`].
-pub(crate) fn status(command: &mut Command) -> io::Result<ExitStatus> {
+pub fn status(command: &mut Command) -> io::Result<ExitStatus> {
     spawn(command)?.wait()
 }

@@ -3,16 +3,15 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::Path;
 use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::starts;
+use super::{scratch, starts};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Whether this user may create namespaces and devices; if not, reports that once in the form that tools/test counts.
-pub(crate) fn may() -> bool {
+pub fn may() -> bool {
     static SAY: Once = Once::new();
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
@@ -25,42 +24,42 @@ pub(crate) fn may() -> bool {
 
 /// The turn of a test with XDP sockets, until it is dropped. Their memory counts by user towards RLIMIT_MEMLOCK. If the
 /// limit cannot be raised there is room for two sockets, so tests of all programs take turns.
-pub(crate) fn locked_memory() -> File {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("locked-memory");
+pub fn locked_memory() -> File {
+    let path = scratch().join("locked-memory");
     let turn = File::create(path).expect("a file");
     turn.lock().expect("a turn");
     turn
 }
 
 /// A network namespace, deleted when dropped.
-pub(crate) struct Namespace(String);
+pub struct Namespace(String);
 
 impl Namespace {
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let name = format!("lasthop-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         ip(&format!("netns add {name}"));
         Self(name)
     }
 
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.0
     }
 
     /// Runs `ip` in the namespace; returns its output.
-    pub(crate) fn ip(&self, words: &str) -> String {
+    pub fn ip(&self, words: &str) -> String {
         ip(&format!("-n {} {words}", self.0))
     }
 
     /// A wire from `own` here to `others` in the other namespace; both ends are up.
-    pub(crate) fn wire(&self, own: &str, other: &Self, others: &str) {
+    pub fn wire(&self, own: &str, other: &Self, others: &str) {
         self.ip(&format!("link add {own} type veth peer name {others} netns {}", other.0));
         self.ip(&format!("link set {own} up"));
         other.ip(&format!("link set {others} up"));
     }
 
     /// Runs `work` in a thread in the namespace.
-    pub(crate) fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+    pub fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         let file = File::open(format!("/run/netns/{}", self.0)).expect("a namespace");
         std::thread::scope(|scope| {
             let inside = scope.spawn(|| {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lasthop_frontend::{Guest, GuestOptions};
 
 use super::guests::{ONE, TWO, WAIT, frame, guest, running, send};
-use super::{Switch, eventually};
+use super::{Switch, eventually, program};
 
 const SPARE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
 /// First bytes of source addresses that are new in each frame.
@@ -15,40 +15,40 @@ const FRAME_BYTES: usize = 60;
 
 /// Durations of repeated operations.
 #[derive(Debug, Default)]
-pub(crate) struct Times(Vec<Duration>);
+pub struct Times(Vec<Duration>);
 
 impl Times {
-    pub(crate) fn median(&self) -> Duration {
+    pub fn median(&self) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() / 2).copied().unwrap_or_default()
     }
 
     /// The 99th percentile.
-    pub(crate) fn p99(&self) -> Duration {
+    pub fn p99(&self) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         sorted.get(sorted.len() * 99 / 100).copied().unwrap_or_default()
     }
 
-    pub(crate) fn worst(&self) -> Duration {
+    pub fn worst(&self) -> Duration {
         self.0.iter().copied().max().unwrap_or_default()
     }
 
-    pub(crate) fn push(&mut self, time: Duration) {
+    pub fn push(&mut self, time: Duration) {
         self.0.push(time);
     }
 
-    pub(crate) fn extend(&mut self, others: Self) {
+    pub fn extend(&mut self, others: Self) {
         self.0.extend(others.0);
     }
 }
 
 /// Two guests on vnics `one` and `two`, and a vnic `spare` for a later one.
-pub(crate) struct Victims {
-    pub(crate) switch: Switch,
-    pub(crate) one: Guest,
-    pub(crate) two: Guest,
+pub struct Victims {
+    pub switch: Switch,
+    pub one: Guest,
+    pub two: Guest,
     /// Number of frames that either has sent.
     sent: [u64; 2],
     number: u32,
@@ -56,17 +56,17 @@ pub(crate) struct Victims {
 
 impl Victims {
     /// With further vnics, for attackers.
-    pub(crate) fn beside(vnics: &[&str]) -> Self {
+    pub fn beside(vnics: &[&str]) -> Self {
         Self::beside_with(vnics, &[])
     }
 
     /// The same with more arguments for `lasthop run`.
-    pub(crate) fn beside_with(vnics: &[&str], words: &[&str]) -> Self {
-        Self::beside_by(Command::new(env!("CARGO_BIN_EXE_lasthop")), vnics, words)
+    pub fn beside_with(vnics: &[&str], words: &[&str]) -> Self {
+        Self::beside_by(Command::new(program()), vnics, words)
     }
 
     /// The same with a command that starts `lasthop` and appends arguments.
-    pub(crate) fn beside_by(command: Command, vnics: &[&str], words: &[&str]) -> Self {
+    pub fn beside_by(command: Command, vnics: &[&str], words: &[&str]) -> Self {
         // With fixed addresses, so that no frame is flooded to a vnic without a guest. `one` has none: it sends new
         // flows, each from a new address.
         let mut all = vec!["--vnic", "one", "--vnic", "two,mac=02:00:00:00:00:02", "--vnic", "spare"];
@@ -101,12 +101,12 @@ impl Victims {
     }
 
     /// Frames of known flows, there and back; returns the time of each round.
-    pub(crate) fn talk(&mut self, rounds: usize) -> Times {
+    pub fn talk(&mut self, rounds: usize) -> Times {
         Times((0..rounds).map(|_| self.there(ONE) + self.back()).collect())
     }
 
     /// Frames that are the first of their flow: with module `flow` each goes to the controller.
-    pub(crate) fn talk_anew(&mut self, rounds: usize) -> Times {
+    pub fn talk_anew(&mut self, rounds: usize) -> Times {
         let fresh = |number: u32| {
             let [a, b, c, d] = number.to_be_bytes();
             [FRESH[0], FRESH[1], a, b, c, d]
@@ -115,14 +115,14 @@ impl Victims {
     }
 
     /// The duration of a command.
-    pub(crate) fn operate(&self) -> Duration {
+    pub fn operate(&self) -> Duration {
         let start = Instant::now();
         self.switch.ask(&["stats", "--check"]).ok();
         start.elapsed()
     }
 
     /// Another guest attaches, sends a frame and leaves; returns the time until its frame arrived.
-    pub(crate) fn attach_another(&mut self) -> Duration {
+    pub fn attach_another(&mut self) -> Duration {
         let start = Instant::now();
         let mut spare = guest(&self.switch, "spare", SPARE);
         self.number += 1;
@@ -136,7 +136,7 @@ impl Victims {
     }
 
     /// Another switch process takes over, and the guests are not affected.
-    pub(crate) fn upgrade(&mut self) -> Duration {
+    pub fn upgrade(&mut self) -> Duration {
         let (before, start) = (self.switch.switch_pid(), Instant::now());
         self.switch.ask(&["upgrade"]).ok();
         let took = start.elapsed();
@@ -146,7 +146,7 @@ impl Victims {
     }
 
     /// Checks everything once, so that any damage shows.
-    pub(crate) fn assert_unharmed(&mut self) {
+    pub fn assert_unharmed(&mut self) {
         self.talk(10);
         self.talk_anew(10);
         self.operate();
@@ -155,7 +155,7 @@ impl Victims {
     }
 
     /// Each frame was counted once, and none was dropped.
-    pub(crate) fn assert_conserved(&self) {
+    pub fn assert_conserved(&self) {
         self.switch.ask(&["stats", "--check"]).ok();
         for (vnic, sent) in [("one", self.sent[0]), ("two", self.sent[1])] {
             let port = self.switch.port(vnic);
@@ -168,7 +168,7 @@ impl Victims {
     }
 
     /// A normal guest can attach where a bad one was.
-    pub(crate) fn assert_free(&mut self, vnic: &str) {
+    pub fn assert_free(&mut self, vnic: &str) {
         let options = GuestOptions { mac: SPARE, ..GuestOptions::default() };
         let path = self.switch.path(&format!("{vnic}.sock"));
         let attached = || Guest::connect(&path, options.clone()).ok();
