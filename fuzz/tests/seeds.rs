@@ -1,4 +1,4 @@
-//! The seed files; not among the targets' own tests, since one of those counts open files.
+//! The seed files; not among the targets' own tests (`targets.rs`), since one of those counts open files.
 
 use std::path::Path;
 

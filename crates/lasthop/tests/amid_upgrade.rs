@@ -1,19 +1,17 @@
 //! Guests attach, leave and change while one switch process replaces another, and processes die meanwhile.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, running, send};
+use lasthop_rig::rogue::send_with_fds;
+use lasthop_rig::successors::late_successor;
+use lasthop_rig::talkers::Talker;
+use lasthop_rig::{Answer, Switch, eventually, fds, signal, stop};
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, frame, guest, receive, running, send};
-use support::rogue::send_with_fds;
-use support::successors::late_successor;
-use support::talkers::Talker;
-use support::{Answer, Switch, eventually, fds, signal, stop};
 
 const FOUR: [u8; 6] = [0x02, 0, 0, 0, 0, 4];
 /// Longer than the life of a switch process for whose death the supervisor blames its guests.

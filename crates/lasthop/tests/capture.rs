@@ -1,17 +1,15 @@
 //! `lasthop capture` on the built binary: frames that pass, and those that are dropped, are in the file, as read by
 //! other programs.
 
-mod support;
-
 use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use lasthop_rig::guests::{ONE, TWO, guest, receive, send};
+use lasthop_rig::{Switch, eventually, signal};
 use lasthop_wire::Offload;
 use pcap_parser::{Block, EnhancedPacketBlock, PcapNGOption, parse_pcapng};
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, guest, receive, send};
-use support::{Switch, eventually, signal};
 
 /// A frame of a type that no protocol uses (IEEE 802 local experimental).
 fn frame(to: [u8; 6], from: [u8; 6], len: usize) -> Vec<u8> {

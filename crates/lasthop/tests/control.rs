@@ -1,17 +1,15 @@
 //! The control interface, by command line and by socket.
 
-mod support;
-
 use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, WAIT, frame, guest};
+use lasthop_rig::{Switch, eventually, lasthop, module, signal, stop};
 use lasthop_wire::Offload;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 use serde_json::{Value, json};
-use support::guests::{ONE, WAIT, frame, guest};
-use support::{Switch, eventually, lasthop, module, signal, stop};
 
 #[test]
 fn vnics_are_added_listed_shown_and_deleted() {

@@ -1,15 +1,13 @@
 //! A switch of module flow with the embedded controller, on the built binary.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use lasthop_dpif::client::Client;
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use lasthop_rig::{Switch, copy_of_lasthop, eventually, open_files, signal, stop};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::{Switch, copy_of_lasthop, eventually, open_files, signal, stop};
 
 const FLOW: [&str; 2] = ["--module", "flow"];
 

@@ -1,12 +1,10 @@
 //! A guest that opens connections without end, beside two that talk: on the built binary, with rules about connections.
 
-mod support;
-
 use etherparse::PacketBuilder;
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, guest, send};
+use lasthop_rig::{Switch, eventually};
 use lasthop_wire::Offload;
-use support::guests::{ONE, TWO, WAIT, check_balance, guest, send};
-use support::{Switch, eventually};
 
 const FLOODER: [u8; 6] = [0x02, 0, 0, 0, 0, 9];
 const SERVER_ADDRESS: [u8; 4] = [10, 0, 0, 1];

@@ -1,17 +1,15 @@
 //! The host's own stack at an uplink of the built binary: separated, or at its own port.
 
-mod support;
-
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
+use lasthop_rig::guests::{ONE, check_balance, guest};
+use lasthop_rig::namespaces::{Namespace, locked_memory, may};
+use lasthop_rig::{Switch, eventually, signal};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::guests::{ONE, check_balance, guest};
-use support::namespaces::{Namespace, locked_memory, may};
-use support::{Switch, eventually, signal};
 
 const HOST: &str = "192.0.2.1:4000";
 const OUTSIDE: &str = "192.0.2.9:4000";

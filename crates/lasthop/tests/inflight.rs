@@ -1,15 +1,13 @@
 //! All processes of the switch die, and only its guests' front ends know its chains in flight (INFLIGHT_SHMFD).
 
-mod support;
-
 use std::collections::HashSet;
 
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_rig::guests::{ONE, TWO, frame, guest_with, running, send};
+use lasthop_rig::{Switch, eventually, signal};
 use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, frame, guest_with, running, send};
-use support::{Switch, eventually, signal};
 
 /// How often everything dies.
 const DEATHS: usize = 6;

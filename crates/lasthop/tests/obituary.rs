@@ -1,12 +1,10 @@
 //! The report of a switch process that died: the cause, and its counts.
 
-mod support;
-
 use std::time::Duration;
 
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually, signal};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
-use support::guests::{ONE, TWO, frame, guest, receive, send};
-use support::{Switch, eventually, signal};
 
 /// Longer than the interval at which counters are copied.
 const LATER: Duration = Duration::from_millis(100);

@@ -1,15 +1,13 @@
 //! Device ports of the built binary: wires and taps in namespaces, and changes of them.
 
-mod support;
-
 use std::net::UdpSocket;
 
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::{Switch, eventually, is_alive, signal, stop};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
-use support::namespaces::{Namespace, may};
-use support::{Switch, eventually, is_alive, signal, stop};
 
 /// A switch in a namespace with the device `wire`, which leads to `eth0` in another namespace.
 struct Lab {

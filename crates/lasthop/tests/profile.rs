@@ -1,16 +1,14 @@
 //! `lasthop profile` on the built binary: a running switch with traffic, and possible disturbances.
 
-mod support;
-
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, send};
+use lasthop_rig::{Switch, eventually, signal};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::guests::{ONE, TWO, frame, guest, send};
-use support::{Switch, eventually, signal};
 
 const SWITCH: &[&str] = &["--vnic", "one", "--vnic", "two", "--workers", "1"];
 

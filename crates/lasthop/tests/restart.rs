@@ -1,22 +1,20 @@
 //! `kill -9` of the switch process under load: guests are not affected.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
+use lasthop_rig::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
+use lasthop_rig::successors::{
+    own_version, successor_of_version, successor_that_ends, successor_that_waits, successor_without_option,
+};
+use lasthop_rig::talkers::Talker;
+use lasthop_rig::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal, stop};
 use lasthop_vhost::features::IN_ORDER;
 use lasthop_wire::Offload;
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, WAIT, frame, guest, guest_with, receive, send};
-use support::successors::{
-    own_version, successor_of_version, successor_that_ends, successor_that_waits, successor_without_option,
-};
-use support::talkers::Talker;
-use support::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal, stop};
 
 /// Number of deaths in each test.
 const DEATHS: u32 = 5;

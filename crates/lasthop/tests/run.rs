@@ -1,13 +1,11 @@
 //! `lasthop run`: start, end, and failures of both.
 
-mod support;
-
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 
+use lasthop_rig::{Switch, eventually, is_alive, lasthop, signal};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
-use support::{Switch, eventually, is_alive, lasthop, signal};
 
 /// A `run` that ends by itself, in `base`; returns its messages.
 fn failed(base: tempfile::TempDir, words: &[&str]) -> String {

@@ -1,7 +1,5 @@
 //! The sandbox of a running switch, seen from outside; and its list of system calls compared with those of the switch.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -11,12 +9,12 @@ use std::process::{Child, Command, Stdio};
 
 use lasthop_dpif::client::Client;
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use lasthop_rig::namespaces::{Namespace, locked_memory, may};
+use lasthop_rig::{Switch, eventually, signal};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
 use serde_json::Value;
-use support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use support::namespaces::{Namespace, locked_memory, may};
-use support::{Switch, eventually, signal};
 
 fn status_of(task: &Path) -> String {
     fs::read_to_string(task.join("status")).expect("a status")

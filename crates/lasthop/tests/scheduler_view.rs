@@ -1,18 +1,16 @@
 //! The view of the host's scheduler: open while a guest is attached, and sent to each switch process; the switch also
 //! works without it.
 
-mod support;
-
 use std::process::Command;
 use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually, lasthop, signal};
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
-use support::guests::{ONE, TWO, frame, guest, receive, send};
-use support::{Switch, eventually, lasthop, signal};
 
 const VNICS: [&str; 4] = ["--vnic", "one", "--vnic", "two"];
 /// Only root may load the programs, and only outside of containers.

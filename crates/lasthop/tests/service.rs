@@ -1,7 +1,5 @@
 //! `lasthop run` under a service manager: its messages to `NOTIFY_SOCKET`, and access to its control socket.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -11,9 +9,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
+use lasthop_rig::{Switch, copy_of_lasthop, eventually, lasthop, module, signal, stop};
 use rustix::process::{Gid, Signal, Uid};
 use rustix::thread::{set_thread_gid, set_thread_groups, set_thread_uid};
-use support::{Switch, copy_of_lasthop, eventually, lasthop, module, signal, stop};
 use tempfile::TempDir;
 
 /// The receiving end of a service manager.

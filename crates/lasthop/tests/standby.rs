@@ -1,14 +1,12 @@
 //! A switch process that stands by: it continues with the guests of one that dies, and holds nothing of guests that left.
 
-mod support;
-
 use std::time::Duration;
 
 use lasthop_frontend::GuestOptions;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
+use lasthop_rig::talkers::Talker;
+use lasthop_rig::{Switch, eventually, open_files, signal};
 use rustix::process::Signal;
-use support::guests::{ONE, TWO, frame, guest, guest_with, receive, send};
-use support::talkers::Talker;
-use support::{Switch, eventually, open_files, signal};
 
 const READY: &str = "a stand-by switch process is ready, as process ";
 /// Longer than the life of a process whose successor is started after a pause.

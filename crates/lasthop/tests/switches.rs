@@ -1,12 +1,10 @@
 //! Several switches in one process: created and changed at run time, with no frame between them.
 
-mod support;
-
 use lasthop_frontend::Guest;
+use lasthop_rig::guests::{ONE, TWO, check_balance, controlled, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually, lasthop, module, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{ONE, TWO, check_balance, controlled, frame, guest, receive, send};
-use support::{Switch, eventually, lasthop, module, signal};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 

@@ -1,14 +1,12 @@
 //! Two guests on the built binary: packets arrive unchanged, and every one is accounted for.
 
-mod support;
-
 use std::time::Duration;
 
 use lasthop_frontend::{Guest, GuestListener, GuestOptions};
+use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, controlled, frame, guest, receive, running, send};
+use lasthop_rig::{Switch, eventually, fds, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{ONE, TWO, WAIT, check_balance, controlled, frame, guest, receive, running, send};
-use support::{Switch, eventually, fds, signal};
 
 #[test]
 fn frames_pass_between_two_guests_unchanged() {

@@ -1,11 +1,9 @@
 //! VLANs on the built binary: three guests, two VLANs and a trunk, and the output of the command line.
 
-mod support;
-
+use lasthop_rig::guests::{controlled, guest, receive, send};
+use lasthop_rig::{Switch, eventually, lasthop, signal};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use support::guests::{controlled, guest, receive, send};
-use support::{Switch, eventually, lasthop, signal};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -274,7 +272,7 @@ fn a_file_changes_vlans_while_guests_talk_and_no_frame_is_unaccounted_for() {
         });
         settles(&switch, (&mut a, &mut b), &to_b, Some(&to_b));
     }
-    support::guests::check_balance(&switch);
+    lasthop_rig::guests::check_balance(&switch);
     let sums = |key: &str| switch.port("a")[key].clone();
     assert_eq!(sums("conserved"), json!(true));
 }

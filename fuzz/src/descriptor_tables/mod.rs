@@ -12,6 +12,7 @@ use crate::input::Input;
 use program::Step;
 use world::World;
 
+pub use ranges::checks as range_checks;
 pub use seeds::seeds;
 
 /// Steps of one input: enough for a ring to go around.
@@ -35,12 +36,12 @@ fn play(bytes: &[u8]) -> usize {
     world.finish()
 }
 
-#[cfg(test)]
-mod tests {
+/// Tests, which `tests/targets.rs` runs.
+#[expect(missing_docs, reason = "their names say it")]
+pub mod checks {
     use super::*;
 
-    #[test]
-    fn seeds_deliver_packets_that_are_compared() {
+    pub fn seeds_deliver_packets_that_are_compared() {
         for (name, bytes) in seeds() {
             assert!(play(&bytes) > 0, "{name}");
         }

@@ -20,6 +20,8 @@ use recorder::Recorder;
 use script::Step;
 use side::Side;
 
+pub use files::checks as file_checks;
+pub use script::checks as script_checks;
 pub use seeds::seeds;
 
 /// Messages of one input: more than any front end needs to start, stop and start again.
@@ -105,13 +107,12 @@ fn step(step: Step, files: &mut Files, side: &mut Side, model: &mut Model, recor
     true
 }
 
-#[cfg(test)]
-mod tests {
+/// Tests, which `tests/targets.rs` runs.
+pub mod checks {
     use super::*;
 
     /// One test, since open descriptors are counted.
-    #[test]
-    fn seeds_start_rings_and_go_on_to_their_end() {
+    pub fn seeds_start_rings_and_go_on_to_their_end() {
         for (name, bytes) in seeds() {
             run(&bytes);
             let mut input = Input::new(&bytes);

@@ -117,12 +117,12 @@ pub(super) fn encode_progress(seed: &mut Seed, heads: u16) {
     seed.u8(Step::PROGRESS).u16(heads);
 }
 
-#[cfg(test)]
-mod tests {
+/// Tests, which `tests/targets.rs` runs.
+#[expect(missing_docs, reason = "their names say it")]
+pub mod checks {
     use super::*;
 
-    #[test]
-    fn a_message_is_read_as_it_was_written() {
+    pub fn a_message_is_read_as_it_was_written() {
         let body = [
             &7_u64.to_ne_bytes()[..],
             &(USER + 0x4000).to_ne_bytes(),

@@ -4,9 +4,9 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use crate::support::random::Random;
-use crate::support::rogue::Rogue;
-use crate::support::sequences::Supply;
+use lasthop_rig::random::Random;
+use lasthop_rig::rogue::Rogue;
+use lasthop_rig::sequences::Supply;
 
 /// Vhost-user: GET_FEATURES, version 1, no body.
 const GET_FEATURES: [u8; 12] = [1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];

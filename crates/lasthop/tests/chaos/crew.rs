@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{eventually, signal};
+use lasthop_rig::{eventually, signal};
 
 /// The longest wait for an answer, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);

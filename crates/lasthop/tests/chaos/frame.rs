@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
-use crate::support::random::Random;
+use lasthop_rig::random::Random;
 
 /// The receiver of a frame for all guests.
 pub(crate) const ALL: u8 = 0xff;

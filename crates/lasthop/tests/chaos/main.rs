@@ -13,8 +13,6 @@ mod crew;
 mod frame;
 mod outsiders;
 mod storm;
-#[path = "../support/mod.rs"]
-mod support;
 mod talker;
 mod watch;
 

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::support::Switch;
+use lasthop_rig::Switch;
 
 /// Their own switch, as the storm's guests would reject their frames.
 const SWITCH: &str = "outside";

@@ -10,10 +10,10 @@ use serde_json::Value;
 use crate::action::{Action, garbage, half, has_standby, may_die, rogue};
 use crate::crew::{Count, Member, Setting, vnic};
 use crate::outsiders::{self, Outsiders};
-use crate::support::random::Random;
-use crate::support::rogue::Rogue;
-use crate::support::{Switch, eventually, is_alive, open_files, signal};
 use crate::watch::{Holding, guest_mappings};
+use lasthop_rig::random::Random;
+use lasthop_rig::rogue::Rogue;
+use lasthop_rig::{Switch, eventually, is_alive, open_files, signal};
 
 /// Actions between two checkpoints.
 const CHECKPOINT_ACTIONS: u64 = 50;

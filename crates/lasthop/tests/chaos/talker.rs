@@ -14,7 +14,7 @@ use lasthop_ring::{DESC_NEXT, DESC_WRITE, Descriptor};
 
 use crate::action::may_die;
 use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, TSO_BYTES_MIN, Tale, is_tcp, mac};
-use crate::support::random::Random;
+use lasthop_rig::random::Random;
 
 /// The longest wait for a port to serve again.
 const PATIENCE: Duration = Duration::from_secs(120);

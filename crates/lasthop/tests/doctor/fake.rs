@@ -9,7 +9,7 @@ use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::{MemoryRegionMessage, RingAddressMessage};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::support::Switch;
+use lasthop_rig::Switch;
 
 /// Bytes of its guest's memory.
 const MEMORY_BYTES: u64 = 1 << 20;

@@ -3,8 +3,8 @@
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
-use crate::support::{Switch, eventually};
 use crate::{ONE, TWO, blames, diagnosed, guest, guest_with, send, warns};
+use lasthop_rig::{Switch, eventually};
 
 /// Waits until the packet of vm1 is counted: a drop during the doctor's two samples is an error, an earlier one a warning.
 fn was_counted(switch: &Switch) {

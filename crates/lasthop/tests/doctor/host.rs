@@ -9,8 +9,8 @@ use std::process::Command;
 
 use rustix::process::Signal;
 
-use crate::support::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
 use crate::{diagnosed, first_lines, has_all};
+use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
 
 fn doctor_in(dir: &Path) -> Answer {
     lasthop(&["--dir", dir.to_str().expect("text"), "doctor"])
@@ -160,7 +160,7 @@ fn a_switch_of_another_user_is_told() {
 
 #[test]
 fn a_switch_of_a_container_is_not_taken_for_that_of_the_host() {
-    if !crate::support::namespaces::may() {
+    if !lasthop_rig::namespaces::may() {
         return;
     }
     let base = tempfile::tempdir().expect("a directory");

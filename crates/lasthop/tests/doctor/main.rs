@@ -6,12 +6,10 @@ mod host;
 mod memory;
 mod outside;
 mod rings;
-#[path = "../support/mod.rs"]
-mod support;
 
 use lasthop_frontend::Guest;
-use support::guests::{ONE, TWO, controlled, frame, guest, guest_with, receive};
-use support::{Answer, Switch, eventually, module};
+use lasthop_rig::guests::{ONE, TWO, controlled, frame, guest, guest_with, receive};
+use lasthop_rig::{Answer, Switch, eventually, module};
 
 /// The lines that a user reads first.
 fn first_lines(text: &str) -> String {
@@ -76,7 +74,7 @@ fn warns(switch: &Switch, words: &[&str]) {
 }
 
 fn send(guest: &mut Guest, to: [u8; 6], from: [u8; 6], len: usize) {
-    support::guests::send(guest, &frame(to, from, 7, len));
+    lasthop_rig::guests::send(guest, &frame(to, from, 7, len));
 }
 
 #[test]

@@ -6,8 +6,8 @@ use std::os::fd::AsFd;
 use lasthop_vhost::MemoryRegionMessage;
 
 use crate::fake::{Fake, STATUS_RUNNING};
-use crate::support::Switch;
 use crate::{ONE, blames, guest, has_all};
+use lasthop_rig::Switch;
 
 #[test]
 fn memory_without_a_file_is_not_shared() {

@@ -9,9 +9,9 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::support::namespaces::{Namespace, may};
-use crate::support::{Switch, lasthop, signal};
 use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::{Switch, lasthop, signal};
 
 /// A process with the command line of a VMM.
 struct Vmm(Child);

@@ -4,8 +4,8 @@ use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
 use crate::fake::Fake;
-use crate::support::Switch;
 use crate::{ONE, TWO, blames, guest, guest_with, send, warns};
+use lasthop_rig::Switch;
 
 #[test]
 fn a_driver_that_is_absent_is_told() {

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use crate::support::namespaces::{Namespace, may};
-use crate::support::{Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::{Switch, eventually};
 
 const PROGRAM: &str = "ovs-dpctl";
 

@@ -7,8 +7,8 @@ use lasthop_frontend::Guest;
 use lasthop_wire::Offload;
 
 use crate::plane::{Ends, Plane, two_guests};
-use crate::support::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
-use crate::support::{Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually};
 
 const THREE: [u8; 6] = [2, 0, 0, 0, 0, 3];
 

@@ -11,8 +11,8 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 use rustix::process::Signal;
 
 use crate::plane::{Plane, two_guests, two_vnics};
-use crate::support::guests::{ONE, TWO, check_balance, frame, receive, send};
-use crate::support::{Switch, eventually, is_zombie, signal, stop};
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, receive, send};
+use lasthop_rig::{Switch, eventually, is_zombie, signal, stop};
 
 /// The time limit of an answer on a busy machine: longer than any test takes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -114,7 +114,7 @@ fn outlive(replace: impl Fn(&Switch)) {
     plane.join(first, second);
     plane.place(ONE, first);
     send(&mut two, &frame(ONE, TWO, 0, 60));
-    let asked = plane.next(crate::support::guests::WAIT).expect("a packet of no flow");
+    let asked = plane.next(lasthop_rig::guests::WAIT).expect("a packet of no flow");
     plane.answer(asked);
     assert_eq!(receive(&mut one), frame(ONE, TWO, 0, 60));
     // More than are installed again at once, and some that are removed.
@@ -202,7 +202,7 @@ fn a_controller_that_goes_leaves_its_flows_and_the_bridge_takes_the_rest() {
     plane.listen(&switch);
     plane.join(first, second);
     send(&mut two, &frame(ONE, TWO, 1, 60));
-    let asked = plane.next(crate::support::guests::WAIT).expect("it is asked");
+    let asked = plane.next(lasthop_rig::guests::WAIT).expect("it is asked");
     assert_eq!((asked.packet, asked.key.in_port), (frame(ONE, TWO, 1, 60), Some(second)));
     drop(plane);
     send(&mut one, &hello(2));

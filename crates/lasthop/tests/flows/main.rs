@@ -1,8 +1,5 @@
 //! The flow table and its control interface on the built binary: a control plane, and the stock ovs-dpctl.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod dpctl;
 mod fairness;
 mod lifecycle;

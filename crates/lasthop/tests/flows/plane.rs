@@ -13,8 +13,8 @@ use lasthop_module_api::Mac;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-use crate::support::guests::{ONE, TWO, guest};
-use crate::support::{Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, guest};
+use lasthop_rig::{Switch, eventually};
 
 /// Misses go by worker, packets need no alignment (`OVS_DP_F_*`).
 const PER_WORKER: u32 = 9;

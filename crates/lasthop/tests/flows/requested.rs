@@ -6,10 +6,10 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::plane::Plane;
-use crate::support::guests::{ONE, guest};
-use crate::support::namespaces::{Namespace, may};
-use crate::support::successors::{own_version, report, successor_of_version};
-use crate::support::{Switch, eventually, signal};
+use lasthop_rig::guests::{ONE, guest};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::successors::{own_version, report, successor_of_version};
+use lasthop_rig::{Switch, eventually, signal};
 
 const EPERM: i32 = 1;
 const EEXIST: i32 = 17;

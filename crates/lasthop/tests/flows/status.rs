@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Child, Command};
 
-use crate::support::namespaces::may;
-use crate::support::{Switch, eventually};
+use lasthop_rig::namespaces::may;
+use lasthop_rig::{Switch, eventually};
 
 #[test]
 fn a_forgotten_external_controller_is_told_and_its_remedy_works() {

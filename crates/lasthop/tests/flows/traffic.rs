@@ -6,8 +6,8 @@ use lasthop_dpif::family::PacketMessage;
 use lasthop_flow::Action;
 
 use crate::plane::{Ends, Plane, two_guests, two_vnics};
-use crate::support::eventually;
-use crate::support::guests::{ONE, TWO, WAIT, check_balance, frame, receive, send};
+use lasthop_rig::eventually;
+use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, frame, receive, send};
 
 fn number_of(frame: &[u8]) -> u32 {
     u32::from_be_bytes([frame[14], frame[15], frame[16], frame[17]])
@@ -89,7 +89,7 @@ fn a_packet_that_the_control_plane_cannot_send_on_is_counted_and_holds_up_nothin
 
 #[test]
 fn ports_of_the_embedded_controller_are_not_joined() {
-    let switch = crate::support::Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
+    let switch = lasthop_rig::Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
     let refused = switch.ask(&["flow", "join", "one", "two"]).refused();
     let remedy = switch.addressed("lasthop switch set default controller=none");
     assert!(refused.contains(&remedy), "{refused}");

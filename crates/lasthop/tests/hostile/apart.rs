@@ -10,10 +10,10 @@ use lasthop_vhost::message::{VhostMessage, request};
 use rustix::fs::ftruncate;
 use rustix::process::Signal;
 
-use crate::support::odd_fds::{LingeringSocket, watched};
-use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region, sparse_memory};
-use crate::support::victims::Victims;
-use crate::support::{eventually, signal};
+use lasthop_rig::odd_fds::{LingeringSocket, watched};
+use lasthop_rig::rogue::{Desk, GUEST_ADDR, Rogue, region, sparse_memory};
+use lasthop_rig::victims::Victims;
+use lasthop_rig::{eventually, signal};
 
 /// How often features are set, which stops and starts all rings each time: many times the burst of a session.
 const TOGGLES: usize = 150;

@@ -10,12 +10,12 @@ use lasthop_vhost::message::request;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::Signal;
 
-use crate::support::odd_fds::{LingeringSocket, nested, watched};
-use crate::support::rogue::send_with_fds;
-use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
-use crate::support::starts::NoStarts;
-use crate::support::victims::Victims;
-use crate::support::{eventually, is_alive, signal, stop};
+use lasthop_rig::odd_fds::{LingeringSocket, nested, watched};
+use lasthop_rig::rogue::send_with_fds;
+use lasthop_rig::rogue::{Desk, GUEST_ADDR, Rogue, region};
+use lasthop_rig::starts::NoStarts;
+use lasthop_rig::victims::Victims;
+use lasthop_rig::{eventually, is_alive, signal, stop};
 
 /// Longer than any test takes, so that a thread that waits for a close makes the test fail.
 const LINGER: Duration = Duration::from_secs(3600);

@@ -8,9 +8,9 @@ use std::process::Command;
 use lasthop_vhost::message::{VhostMessage, request};
 use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, getrlimit, prlimit};
 
-use crate::support::rogue::{Rogue, SENT_FDS_MAX, event_fd, send_with_fds};
-use crate::support::victims::Victims;
-use crate::support::{eventually, is_alive, signal};
+use lasthop_rig::rogue::{Rogue, SENT_FDS_MAX, event_fd, send_with_fds};
+use lasthop_rig::victims::Victims;
+use lasthop_rig::{eventually, is_alive, signal};
 
 /// More than the switch process has open, and fewer than other processes may have, so nothing else on the machine is
 /// affected.

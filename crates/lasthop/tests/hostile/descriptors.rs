@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lasthop_vhost::message::{VRING_NO_FD, request};
 
-use crate::support::odd_fds::assortment;
-use crate::support::random::Random;
-use crate::support::rogue::{Desk, GUEST_ADDR, Rogue, region};
-use crate::support::sequences::Supply;
-use crate::support::victims::Victims;
+use lasthop_rig::odd_fds::assortment;
+use lasthop_rig::random::Random;
+use lasthop_rig::rogue::{Desk, GUEST_ADDR, Rogue, region};
+use lasthop_rig::sequences::Supply;
+use lasthop_rig::victims::Victims;
 
 fn memory_region(size: u64) -> Vec<u8> {
     [&[0; 8][..], &region(GUEST_ADDR + (1 << 40), size).encode()].concat()

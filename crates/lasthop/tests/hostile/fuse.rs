@@ -8,11 +8,11 @@ use lasthop_vhost::message::request;
 use rustix::process::Signal;
 
 use super::closing::{named, requests, unseen};
-use crate::support::fuse::{self, FuseServer, opcode};
-use crate::support::guests::{ONE, guest};
-use crate::support::rogue::{Desk, Rogue, send_with_fds};
-use crate::support::victims::Victims;
-use crate::support::{eventually, signal};
+use lasthop_rig::fuse::{self, FuseServer, opcode};
+use lasthop_rig::guests::{ONE, guest};
+use lasthop_rig::rogue::{Desk, Rogue, send_with_fds};
+use lasthop_rig::victims::Victims;
+use lasthop_rig::{eventually, signal};
 
 /// Sends a file with a message, and keeps no copy.
 fn send_file(

@@ -11,6 +11,4 @@ mod memory;
 mod new_flows;
 mod sessions;
 mod storm;
-#[path = "../support/mod.rs"]
-mod support;
 mod taken_over;

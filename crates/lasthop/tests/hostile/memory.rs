@@ -8,12 +8,12 @@ use lasthop_ring::Descriptor;
 use lasthop_vhost::message::{MemoryRegionMessage, RingAddressMessage};
 use rustix::fs::{MemfdFlags, SealFlags, ftruncate, memfd_create};
 
-use crate::support::eventually;
-use crate::support::guests::{TWO, frame};
-use crate::support::odd_fds::{assortment, sealed_memory};
-use crate::support::rogue::{Desk, GUEST_ADDR, RING_ENTRIES, Rogue, USER_ADDR, kick, region, sparse_memory};
-use crate::support::sys::{map_with_faults_that_wait, secret_memory};
-use crate::support::victims::Victims;
+use lasthop_rig::eventually;
+use lasthop_rig::guests::{TWO, frame};
+use lasthop_rig::odd_fds::{assortment, sealed_memory};
+use lasthop_rig::rogue::{Desk, GUEST_ADDR, RING_ENTRIES, Rogue, USER_ADDR, kick, region, sparse_memory};
+use lasthop_rig::sys::{map_with_faults_that_wait, secret_memory};
+use lasthop_rig::victims::Victims;
 
 const BYTES: u64 = 2 << 20;
 

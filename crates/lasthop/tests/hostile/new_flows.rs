@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::eventually;
-use crate::support::guests::{TWO, frame};
-use crate::support::rogue::Rogue;
-use crate::support::victims::Victims;
+use lasthop_rig::eventually;
+use lasthop_rig::guests::{TWO, frame};
+use lasthop_rig::rogue::Rogue;
+use lasthop_rig::victims::Victims;
 
 const FLOODING: [&str; 4] = ["bad0", "bad1", "bad2", "bad3"];
 const ROUNDS: usize = 200;

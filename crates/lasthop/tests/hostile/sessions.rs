@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use lasthop_vhost::message::{VhostMessage, request};
 
-use crate::support::guests::{TWO, frame};
-use crate::support::rogue::{Rogue, message_of_size};
-use crate::support::victims::Victims;
-use crate::support::{Switch, eventually, fds};
+use lasthop_rig::guests::{TWO, frame};
+use lasthop_rig::rogue::{Rogue, message_of_size};
+use lasthop_rig::victims::Victims;
+use lasthop_rig::{Switch, eventually, fds};
 
 /// Waits until the log says that the bad guest has gone, because of `why`.
 fn await_end(switch: &Switch, why: &str) {

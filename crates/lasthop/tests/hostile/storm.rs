@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use lasthop_vhost::message::{VhostMessage, request};
 
-use crate::support::fds;
-use crate::support::guests::frame;
-use crate::support::odd_fds::{assortment, nested};
-use crate::support::rogue::{Desk, Rogue, event_fd, kick, region, sparse_memory};
-use crate::support::victims::Victims;
+use lasthop_rig::fds;
+use lasthop_rig::guests::frame;
+use lasthop_rig::odd_fds::{assortment, nested};
+use lasthop_rig::rogue::{Desk, Rogue, event_fd, kick, region, sparse_memory};
+use lasthop_rig::victims::Victims;
 
 /// Stops the work of other threads when dropped, also by a panic.
 struct Ends<'a>(&'a AtomicBool);

@@ -2,8 +2,8 @@
 
 use rustix::process::Signal;
 
-use crate::support::successors::{own_version, report, successor_of_version};
-use crate::support::{Switch, eventually, signal, stop};
+use lasthop_rig::successors::{own_version, report, successor_of_version};
+use lasthop_rig::{Switch, eventually, signal, stop};
 
 /// Replaces the switch process by one that runs `lines`, lines of sh, once it is the current one.
 fn taken_over_by(switch: &Switch, lines: &str) {

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::{Answer, Switch, lasthop, module};
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Answer, Switch, lasthop, module};
 
 /// A file with `text` in the switch's base directory.
 fn file(switch: &Switch, text: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::support::copy_of_lasthop;
+use lasthop_rig::copy_of_lasthop;
 
 #[test]
 fn the_bench_beside_the_binary_gets_all_words() {

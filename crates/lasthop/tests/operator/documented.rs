@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::support::namespaces::{Namespace, may};
-use crate::support::{Switch, copy_of_lasthop};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::{Switch, copy_of_lasthop};
 
 /// Commands that a test cannot run, by words of their line, with the reason.
 const NOT_RUN: &[(&str, &str)] = &[

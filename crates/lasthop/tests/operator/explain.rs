@@ -5,8 +5,8 @@ use std::time::Duration;
 use etherparse::PacketBuilder;
 use serde_json::Value;
 
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::{Answer, Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Answer, Switch, eventually};
 
 const TO_TWO: &str = "dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02,nw_src=10.0.0.1,nw_dst=10.0.0.2";
 
@@ -134,7 +134,7 @@ fn packets_are_taken_from_captures_and_written_as_bytes() {
     let dir = switch.dir();
     let capturing = std::thread::spawn(move || {
         let dir = dir.to_str().expect("text").to_owned();
-        crate::support::lasthop(&[
+        lasthop_rig::lasthop(&[
             "--dir",
             &dir,
             "capture",

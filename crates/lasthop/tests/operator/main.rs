@@ -7,6 +7,4 @@ mod explain;
 mod metrics;
 mod print;
 mod set;
-#[path = "../support/mod.rs"]
-mod support;
 mod watch;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::support::Switch;
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::Switch;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
 
 /// Samples by name and labels; panics at lines that Prometheus would refuse or misunderstand.
 fn parse(text: &str) -> BTreeMap<String, f64> {
@@ -55,7 +55,7 @@ fn counters_are_written_for_prometheus() {
     assert_eq!(receive(&mut two), hello);
     send(&mut one, &frame([0x01, 0x80, 0xc2, 0, 0, 0], ONE, 2, 60));
     let drops = "lasthop_port_receive_drop_reasons_total{port=\"one\",reason=\"link_local\"}";
-    let samples = crate::support::eventually("the drop", || {
+    let samples = lasthop_rig::eventually("the drop", || {
         let samples = parse(&switch.ask(&["stats", "--prometheus"]).ok());
         samples.contains_key(drops).then_some(samples)
     });
@@ -90,8 +90,8 @@ fn counters_say_since_when_and_survive_the_switch_process() {
         since(&before) > 1_700_000_000_000 && before["time_ms"].as_u64() >= Some(since(&before)),
         "{before}"
     );
-    crate::support::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
-    crate::support::eventually("the next one", || switch.log().contains("running again").then_some(()));
+    lasthop_rig::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
+    lasthop_rig::eventually("the next one", || switch.log().contains("running again").then_some(()));
     let after = switch.json(&["stats"]);
     assert_eq!(since(&after), since(&before));
     assert_eq!(switch.port("one")["rx_packets"], 1, "{after}");

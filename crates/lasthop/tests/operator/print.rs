@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::support::{Switch, lasthop};
+use lasthop_rig::{Switch, lasthop};
 
 #[test]
 fn a_vnic_is_shown_for_each_vmm() {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::{Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually};
 
 fn pair() -> Switch {
     Switch::start(&["--vnic", "one", "--vnic", "two"])
@@ -45,7 +45,7 @@ fn a_vnic_can_start_with_its_link_down_and_keeps_it_over_restarts() {
     let switch = Switch::start(&["--vnic", "one,link=down", "--vnic", "two"]);
     switch.ask(&["vnic", "set", "two", "link=down,mac=02:00:00:00:00:02"]).ok();
     let first = switch.switch_pid().expect("a switch process");
-    crate::support::signal(first, rustix::process::Signal::KILL);
+    lasthop_rig::signal(first, rustix::process::Signal::KILL);
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     let mut one = guest(&switch, "one", ONE);
     send(&mut one, &frame(TWO, ONE, 1, 60));

@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::{Switch, eventually};
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::{Switch, eventually};
 
 /// A watch that ends with the test.
 struct Watch {
@@ -76,7 +76,7 @@ fn it_goes_on_when_the_switch_process_is_started_again() {
     let switch = Switch::start(&["--vnic", "one"]);
     let mut watch = Watch::start(&switch, &["--watch", "0.1", "--json"]);
     watch.line();
-    crate::support::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
+    lasthop_rig::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
     eventually("the next one", || switch.log().contains("running again").then_some(()));
     let ports =
         |line: &str| serde_json::from_str::<Value>(line).expect("JSON")["ports"].as_array().map(Vec::len);

@@ -6,9 +6,9 @@ use std::time::Duration;
 use lasthop_frontend::Guest;
 
 use crate::service::{Service, is_hung_up_on};
-use crate::support::eventually;
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::namespaces::{self, Namespace};
+use lasthop_rig::eventually;
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::namespaces::{self, Namespace};
 
 const THREE: [u8; 6] = [0x02, 0, 0, 0, 0, 3];
 

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::service::{MANAGER, Service};
-use crate::support::guests::{ONE, TWO, frame, receive, send};
-use crate::support::{Switch, eventually, lasthop, namespaces};
+use lasthop_rig::guests::{ONE, TWO, frame, receive, send};
+use lasthop_rig::{Switch, eventually, lasthop, namespaces};
 
 use lasthop_frontend::{Guest, GuestOptions};
 

@@ -8,8 +8,8 @@ use lasthop_frontend::{Guest, GuestOptions};
 use rustix::process::Signal;
 
 use crate::service::Service;
-use crate::support::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
-use crate::support::{eventually, signal, stop};
+use lasthop_rig::guests::{ONE, TWO, WAIT, frame, guest, receive, running, send};
+use lasthop_rig::{eventually, signal, stop};
 
 /// Ends the supervisor, and runs `work` before the next one starts.
 fn in_the_gap<T>(service: &Service, work: impl FnOnce() -> T) -> T {

@@ -7,9 +7,9 @@ use lasthop_frontend::GuestOptions;
 use rustix::process::Signal;
 
 use crate::service::{Service, is_hung_up_on, kinds};
-use crate::support::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
-use crate::support::talkers::Talker;
-use crate::support::{ProcessStat, eventually, signal};
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
+use lasthop_rig::talkers::Talker;
+use lasthop_rig::{ProcessStat, eventually, signal};
 
 /// How often each kind of end happens in each test.
 const ENDS: usize = 4;

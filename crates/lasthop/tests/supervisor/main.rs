@@ -1,8 +1,5 @@
 //! The supervisor itself ends, and guests are not affected: a service manager keeps descriptors for the next one.
 
-#[path = "../support/mod.rs"]
-mod support;
-
 mod changed;
 mod full;
 mod gap;

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{Switch, children, eventually, is_alive, signal};
+use lasthop_rig::{Switch, children, eventually, is_alive, signal};
 
 pub(crate) const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/service-manager");
 /// The most descriptors that the manager keeps.

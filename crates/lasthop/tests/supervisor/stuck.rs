@@ -4,10 +4,10 @@ use lasthop_vhost::message::request;
 use rustix::process::Signal;
 
 use crate::service::Service;
-use crate::support::fuse::{self, FuseServer, opcode};
-use crate::support::guests::{ONE, TWO, frame, guest, receive, send};
-use crate::support::rogue::Rogue;
-use crate::support::{eventually, is_alive, signal, stop};
+use lasthop_rig::fuse::{self, FuseServer, opcode};
+use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::rogue::Rogue;
+use lasthop_rig::{eventually, is_alive, signal, stop};
 
 fn guests_go_on_after(end: impl Fn(&Service)) {
     if !fuse::may() {

@@ -11,9 +11,9 @@ use lasthop_vhost::features;
 use lasthop_vhost::message::{MemoryRegionMessage, VhostMessage, request};
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::support::guests::{TWO, frame};
-use crate::support::odd_fds::{LingeringSocket, assortment, nested, watched, watched_eventfd};
-use crate::support::rogue::{Desk, FEATURES, GUEST_ADDR, Rogue, event_fd, kick, region, sparse_memory};
+use lasthop_rig::guests::{TWO, frame};
+use lasthop_rig::odd_fds::{LingeringSocket, assortment, nested, watched, watched_eventfd};
+use lasthop_rig::rogue::{Desk, FEATURES, GUEST_ADDR, Rogue, event_fd, kick, region, sparse_memory};
 
 use super::senders::{again_and_again, attach, connect, while_it_goes_on};
 use super::{Attack, Ground, NEIGHBOURS, socket_of};

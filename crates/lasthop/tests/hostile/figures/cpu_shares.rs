@@ -8,8 +8,8 @@ use rustix::param::clock_ticks_per_second;
 use rustix::thread::Pid;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::support::ProcessStat;
-use crate::support::victims::Victims;
+use lasthop_rig::ProcessStat;
+use lasthop_rig::victims::Victims;
 
 /// Shares of a CPU.
 #[derive(Clone, Copy, Debug, Default)]

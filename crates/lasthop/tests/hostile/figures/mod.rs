@@ -16,12 +16,12 @@ use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 
-use crate::support::guests::frame;
-use crate::support::sys::unshare_descriptors;
-use crate::support::victims::{Times, Victims};
-use crate::support::{is_alive, signal};
 use attacks::ATTACKS;
 use cpu_shares::{CpuMeter, CpuShares};
+use lasthop_rig::guests::frame;
+use lasthop_rig::sys::unshare_descriptors;
+use lasthop_rig::victims::{Times, Victims};
+use lasthop_rig::{is_alive, signal};
 
 /// Parts of one measurement, and the work of the victims in each.
 const PARTS: usize = 8;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lasthop_vhost::message::MemoryRegionMessage;
 
-use crate::support::rogue::{Desk, FEATURES, Rogue};
+use lasthop_rig::rogue::{Desk, FEATURES, Rogue};
 
 use super::{Ground, socket_of};
 

@@ -222,7 +222,7 @@ proptest! {
         ports in prop::collection::vec(port(), usize::from(PORTS)),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut lab = lab(4096, &[]);
+        let mut lab = lab(1024, &[]);
         for (number, port) in (1..).zip(&ports) {
             lab.module.port_added(PortId(number), &settings(number, &port.words)).expect("a new port is accepted");
         }
