@@ -91,10 +91,11 @@ impl Frames {
     /// Makes the frames belong to flow `number`.
     #[inline(always)]
     pub(crate) fn set_ports(&mut self, number: u32) {
-        let [.., high, middle, low] = number.to_be_bytes();
-        // The port of the first guest has the low 16 bits, the other one the rest above 0x4000.
-        let ports = if self.are_replies { [0x40, high, middle, low] } else { [middle, low, 0x40, high] };
-        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&ports);
+        // The port of the first guest has the low 15 bits, the other one the rest. None is 0, which Open vSwitch's userspace
+        // datapath does not track.
+        let [first, second] = [0x8000 | number & 0x7fff, 0x4000 + (number >> 15)];
+        let ports = if self.are_replies { second << 16 | first } else { first << 16 | second };
+        self.bytes[HEADER_BYTES..][PORTS].copy_from_slice(&ports.to_be_bytes());
     }
 
     /// Makes all frames go from address `from` of one guest to address `to` of the other, if each has only one.
