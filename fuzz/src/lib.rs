@@ -3,7 +3,7 @@
 //! **Purpose.** [`headers`] takes frames, [`vhost_messages`] a front end's messages and file descriptors,
 //! [`descriptor_tables`] and [`control_queue`] a guest's ring memory, [`control_messages`] messages of clients of the
 //! control interface, [`flow_actions`] packets and the actions of their flows, [`connections`] packets in any order through connection
-//! tracking, [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`coalescing`] TCP segments that
+//! tracking, [`fragments`] fragments in any order, [`tunnels`] datagrams of tunnels, [`dhcp`] messages of DHCP, [`coalescing`] TCP segments that
 //! may be joined, [`kernel_types`] the kernel's description of its types. Each has a `run`, which panics if a property does not hold, and `seeds`, inputs made of the packets of real senders.
 //!
 //! **Contract.** A target is a pure function of its bytes: no clock, no thread, nothing random, so that an input that
@@ -28,6 +28,7 @@ pub mod connections;
 pub mod control_messages;
 pub mod control_queue;
 pub mod descriptor_tables;
+pub mod dhcp;
 pub mod flow_actions;
 pub mod fragments;
 pub mod headers;
@@ -52,7 +53,7 @@ pub struct FuzzTarget {
 }
 
 /// All of them.
-pub const TARGETS: [FuzzTarget; 11] = [
+pub const TARGETS: [FuzzTarget; 12] = [
     FuzzTarget { name: "headers", run: headers::run, seeds: headers::seeds, input_bytes_max: 1024 },
     FuzzTarget {
         name: "vhost_messages",
@@ -98,5 +99,6 @@ pub const TARGETS: [FuzzTarget; 11] = [
         input_bytes_max: 2048,
     },
     FuzzTarget { name: "tunnels", run: tunnels::run, seeds: tunnels::seeds, input_bytes_max: 512 },
+    FuzzTarget { name: "dhcp", run: dhcp::run, seeds: dhcp::seeds, input_bytes_max: 512 },
     FuzzTarget { name: "coalescing", run: coalescing::run, seeds: coalescing::seeds, input_bytes_max: 1024 },
 ];

@@ -1,19 +1,21 @@
-//! A guest that opens connections without end, beside two that talk: on the built binary, with rules about connections.
+//! A guest that opens connections without end, beside others that talk: on the built binary, with rules about connections.
 
 use etherparse::PacketBuilder;
 use lasthop_frontend::Guest;
-use lasthop_rig::guests::{ONE, TWO, WAIT, check_balance, guest, send};
+use lasthop_rig::guests::{ONE, WAIT, check_balance, guest, send};
 use lasthop_rig::{Switch, eventually};
 use lasthop_wire::Offload;
+use serde_json::Value;
 
 const FLOODER: [u8; 6] = [0x02, 0, 0, 0, 0, 9];
 const SERVER_ADDRESS: [u8; 4] = [10, 0, 0, 1];
-const CLIENT_ADDRESS: [u8; 4] = [10, 0, 0, 2];
+/// Guests that open connections meanwhile, by port.
+const CLIENTS: [&str; 3] = ["client1", "client2", "client3"];
 /// The limit of connections for one port.
 const SHARE: u32 = 1 << 18;
 /// SYNs of the flood: more than its port's limit.
 const SYNS: u32 = SHARE + 20_000;
-/// SYNs of the flood between two connections of the client.
+/// SYNs of the flood between two connections of each client.
 const PAUSE: u32 = 2_000;
 const BURST: usize = 64;
 
@@ -26,14 +28,20 @@ struct End {
 
 const SERVER: End = End { mac: ONE, address: SERVER_ADDRESS, port: 443 };
 
-fn client(number: u32) -> End {
-    End { mac: TWO, address: CLIENT_ADDRESS, port: 10_000 + number as u16 }
+fn client_mac(client: usize) -> [u8; 6] {
+    [0x02, 0, 0, 0, 0, 0x10 + client as u8]
 }
 
-/// One of the invented addresses and ports of the flood.
+/// The client's end of one of its connections.
+fn client_end(client: usize, number: u32) -> End {
+    End { mac: client_mac(client), address: [10, 0, 0, 0x10 + client as u8], port: 10_000 + number as u16 }
+}
+
+/// One of the invented addresses and ports of the flood: all differ, and consecutive ones are far apart.
 fn flooder(number: u32) -> End {
     let [_, high, middle, low] = (number >> 8).to_be_bytes();
-    End { mac: FLOODER, address: [11, high, middle, low], port: 1024 + (number & 0xff) as u16 }
+    let port = 1024 + (number & 0xff) * 251 % 60_000;
+    End { mac: FLOODER, address: [11, high, middle, low], port: port as u16 }
 }
 
 /// A segment: SYN, ACK, and its data.
@@ -81,40 +89,74 @@ fn flood(bad: &mut Guest, server: &mut Guest, numbers: std::ops::Range<u32>) {
     }
 }
 
-#[test]
-fn others_connect_while_a_guest_sends_syns_without_end() {
-    let words = ["--module", "flow", "--vnic", "web", "--vnic", "client", "--vnic", "bad"];
-    let switch = Switch::start(&words);
+fn open(client: &mut Guest, server: &mut Guest, own: End) {
+    pass(client, server, &segment(own, SERVER, (true, 100, None), &[]));
+    pass(server, client, &segment(SERVER, own, (true, 500, Some(101)), &[]));
+    pass(client, server, &segment(own, SERVER, (false, 101, Some(501)), &[]));
+}
+
+/// A question and its answer, the same each time, as if repeated.
+fn talk(client: &mut Guest, server: &mut Guest, own: End) {
+    pass(client, server, &segment(own, SERVER, (false, 101, Some(501)), b"question"));
+    pass(server, client, &segment(SERVER, own, (false, 501, Some(109)), b"answer"));
+}
+
+fn start() -> Switch {
+    let vnics = ["web", "bad"].iter().chain(&CLIENTS).flat_map(|name| ["--vnic", name]);
+    let switch = Switch::start(&["--module", "flow"].into_iter().chain(vnics).collect::<Vec<_>>());
     switch.ask(&["switch", "set", "default", "fail-mode=secure"]).ok();
     let rule = ["--port", "web", "--direction", "ingress", "--action"];
     let https = ["acl", "add", "https", "--protocol", "tcp", "--dport", "443"];
     switch.ask(&[&https[..], &rule, &["allow"]].concat()).ok();
     switch.ask(&[&["acl", "add", "rest"][..], &rule, &["deny"]].concat()).ok();
+    switch
+}
+
+#[test]
+fn others_connect_while_a_guest_sends_syns_without_end() {
+    let switch = start();
     let mut server = guest(&switch, "web", ONE);
-    let (mut talker, mut bad) = (guest(&switch, "client", TWO), guest(&switch, "bad", FLOODER));
+    let mut bad = guest(&switch, "bad", FLOODER);
+    let mut clients: Vec<Guest> =
+        (0..).zip(CLIENTS).map(|(at, name)| guest(&switch, name, client_mac(at))).collect();
     // Addresses are learned from frames without rules.
     let arp = [&[0xff; 6][..], &ONE, &[8, 6], &[0; 46]].concat();
-    pass(&mut server, &mut talker, &arp);
-    await_frame(&mut bad, &arp);
+    send(&mut server, &arp);
+    clients.iter_mut().chain([&mut bad]).for_each(|guest| await_frame(guest, &arp));
 
     let rounds = SYNS / PAUSE;
+    for (at, client) in clients.iter_mut().enumerate() {
+        open(client, &mut server, client_end(at, rounds));
+    }
     for round in 0..rounds {
         flood(&mut bad, &mut server, round * PAUSE..(round + 1) * PAUSE);
-        let own = client(round);
-        pass(&mut talker, &mut server, &segment(own, SERVER, (true, 100, None), &[]));
-        pass(&mut server, &mut talker, &segment(SERVER, own, (true, 500, Some(101)), &[]));
-        pass(&mut talker, &mut server, &segment(own, SERVER, (false, 101, Some(501)), &[]));
+        for (at, client) in clients.iter_mut().enumerate() {
+            open(client, &mut server, client_end(at, round));
+            talk(client, &mut server, client_end(at, rounds));
+        }
     }
     // None of them was evicted.
-    for round in 0..rounds {
-        let own = client(round);
-        pass(&mut talker, &mut server, &segment(own, SERVER, (false, 101, Some(501)), b"question"));
-        pass(&mut server, &mut talker, &segment(SERVER, own, (false, 501, Some(109)), b"answer"));
+    for round in 0..=rounds {
+        for (at, client) in clients.iter_mut().enumerate() {
+            talk(client, &mut server, client_end(at, round));
+        }
     }
-    let counter =
-        |name: &str| switch.json(&["switch", "list"])["switches"][0]["counters"][name].as_u64().unwrap_or(0);
-    eventually("evictions", || (counter("ct_evicted") > 0).then_some(()));
-    assert!(counter("connections") <= u64::from(SHARE + rounds), "the flood has its port's share");
-    assert_eq!(switch.port("client")["rx_drops"], serde_json::json!({}));
+    let counters = || switch.json(&["switch", "list"])["switches"][0]["counters"].clone();
+    let evicted = |counters: &Value| counters["ct_evicted"].as_u64().filter(|count| *count > 0);
+    eventually("evictions", || evicted(&counters()));
+    let counters = counters();
+    let count = |name: &str| counters[name].as_u64().expect("a counter");
+    let (held, others) = (count("connections"), (rounds + 1) * CLIENTS.len() as u32);
+    assert!(held <= u64::from(SHARE + others), "the flood has its port's share: {held}");
+    let gone = count("ct_expired") + count("ct_evicted") + count("ct_deleted");
+    assert_eq!(count("ct_created"), held + gone, "{counters}");
+    assert_eq!(
+        count("ct_created"),
+        u64::from(rounds * PAUSE + others),
+        "each SYN was let through: {counters}"
+    );
+    for name in CLIENTS.iter().chain(&["web", "bad"]) {
+        assert_eq!(switch.port(name)["rx_drops"], serde_json::json!({}), "{name}");
+    }
     check_balance(&switch);
 }

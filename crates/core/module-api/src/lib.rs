@@ -238,6 +238,8 @@ pub struct PortPolicy {
 pub struct PortGuard {
     /// The port's own network addresses.
     pub addresses: Vec<IpAddr>,
+    /// Addresses that a DHCP server gives to the port are its own, too, while their lease lasts.
+    pub follows_dhcp: bool,
     /// The port has a static Ethernet address ([`PortPolicy::mac`]), which is checked in any case.
     pub has_mac: bool,
     /// The port sends IP packets from its own addresses only.

@@ -5,7 +5,7 @@
 //! for a receiver that did not negotiate that; [`Coalesced`] joins TCP segments again. [`key::extract`] makes a flow table's [`Key`] from a packet's first
 //! bytes. [`tunnel`] reads and writes the headers of Geneve, VXLAN, GRE and ERSPAN. [`too_big`] makes ICMP answers to packets
 //! that are too long for their path. [`crc32c`] updates SCTP's checksum after a
-//! change. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
+//! change. [`dhcp`] reads the addresses that DHCP servers give. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
 //! [`mix`] is the arithmetic of keyed hashes.
 //!
 //! **Contract.** All functions are pure: no allocation, no clock, no state. No function panics on any frame, image or
@@ -45,6 +45,7 @@
 pub mod checksum;
 pub mod coalesce;
 pub mod crc32c;
+pub mod dhcp;
 pub mod flow;
 pub mod fragment;
 pub mod gso;

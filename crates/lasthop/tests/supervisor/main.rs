@@ -4,5 +4,6 @@ mod changed;
 mod full;
 mod gap;
 mod kept;
+mod leases;
 mod service;
 mod stuck;

@@ -53,5 +53,11 @@ pub const GIVEN_BACK_MAX: usize = 4 * WAITING_MAX;
 pub const PORT_PACKETS_MIN: usize = 16;
 /// Largest number of waiting datagrams.
 pub const BEHIND_MAX: usize = GIVEN_BACK_MAX + WAITING_MAX;
+/// Requests of a port that a DHCP server may answer: of several clients, and repeated ones. The oldest makes room.
+pub const DHCP_REQUESTS_PER_PORT: usize = 8;
+/// How long a server may take to answer, in ns: the longest pause before a client repeats a request (RFC 2131, 4.1).
+pub const DHCP_REQUEST_NS: u64 = 64_000_000_000;
+/// Pause between two reports of leases that were renewed and are otherwise unchanged, in ns.
+pub const LEASES_TOLD_NS: u64 = 1_000_000_000;
 /// Largest number of moved addresses that are kept for reports.
 pub const MOVES_MAX: usize = 16;

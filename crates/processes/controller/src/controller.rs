@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 
 use lasthop_api::acl::AclRule;
 use lasthop_api::explain::ExplainReason;
+use lasthop_api::leases::PortLeases;
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, PacketMessage, VportKind, VportMessage};
 use lasthop_dpif::talk::{self, DpifReply, DpifRequest};
 use lasthop_flow::{Action, FlowKey, Match};
@@ -177,6 +178,22 @@ impl Controller {
         }
     }
 
+    /// Takes over the addresses that DHCP servers gave to a port of a switch, as a former controller reported them.
+    pub fn restore_leases(&mut self, switch: &str, leases: PortLeases, now_ns: u64) {
+        if let Some(served) = self.switches.get_mut(switch) {
+            served.switch.restore_leases(leases, now_ns);
+        }
+    }
+
+    /// Changes of the addresses that DHCP servers gave to ports, with their switches, since the last call.
+    pub fn take_leases(&mut self, now_ns: u64) -> Vec<(String, PortLeases)> {
+        let all = self.switches.iter_mut().flat_map(|(name, served)| {
+            let changed = served.switch.leases.take_changed(now_ns).into_iter();
+            changed.map(|leases| (name.to_string(), leases))
+        });
+        all.collect()
+    }
+
     /// Handles a datagram from connection `link`.
     pub fn received(&mut self, link: usize, datagram: &[u8], now_ns: u64) {
         let mut answers = std::mem::take(&mut self.answers);
@@ -329,6 +346,7 @@ impl Controller {
             let is_behind = self.links[MAIN].open_count() >= CHANGES_OPEN_MAX;
             if let Some(served) = self.switches.get_mut(name) {
                 served.switch.revalidate_late(now_ns);
+                served.switch.expire_leases(now_ns);
             }
             if let Some(served) = self.switches.get_mut(name).filter(|_| !is_behind) {
                 has_more |= served.switch.has_to_revalidate() && served.switch.revalidate_some(now_ns);
@@ -564,6 +582,7 @@ impl Controller {
         }
         served.is_used(now_ns);
         let actions = served.switch.miss(&packet.key, now_ns);
+        served.switch.overhear(&packet.key, &packet.packet, &actions, now_ns);
         self.log_lines.extend(served.switch.denials.take());
         self.apply_changes(&name);
         // Dropped packets are answered, too: the switch holds later packets of the flow until then.

@@ -57,6 +57,8 @@ pub(crate) struct Decision {
     pub(crate) looked: Looked,
     /// The rule that denied it, if that has to be logged.
     pub(crate) logged: Option<RuleName>,
+    /// Whether the controller has to see each such packet, so that there is no flow.
+    pub(crate) is_watched: bool,
 }
 
 /// Checks whether the packet may come from its port, or why it is dropped. A recirculated packet has passed before.
@@ -78,7 +80,7 @@ pub(crate) fn admit(view: View<'_>, frame: &Frame, looked: &mut Looked) -> Resul
     };
     let mut recorder = LookRecorder { looked, port_addresses: || entered().chain([own_mac]) };
     let learn_at = lasthop_bridge_policy::admit(frame.src, own_mac, is_entered, look_up, &mut recorder)?;
-    GuardCheck { guard: &port.settings.policy.guard, own_mac, frame, looked }.run()?;
+    GuardCheck { guard: &port.settings.policy.guard, leased: &port.leased, own_mac, frame, looked }.run()?;
     Ok(Admitted { vid, learn_at })
 }
 
@@ -172,7 +174,7 @@ pub(crate) type Targets<'a> = Vec<(u32, &'a Port)>;
 
 impl Decision {
     pub(crate) fn drop_for(reason: DropReason, looked: Looked) -> Self {
-        Self { actions: vec![Action::drop_for(reason)], looked, logged: None }
+        Self { actions: vec![Action::drop_for(reason)], looked, ..Self::default() }
     }
 
     fn denied(reason: DropReason, verdict: Option<AclVerdict<'_>>, looked: Looked) -> Self {
@@ -183,7 +185,7 @@ impl Decision {
         Self { logged, ..Self::drop_for(reason, looked) }
     }
 
-    fn is_drop(&self) -> bool {
+    pub(crate) fn is_drop(&self) -> bool {
         is_drop(&self.actions)
     }
 

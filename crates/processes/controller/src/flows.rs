@@ -208,6 +208,11 @@ impl Flows {
         slots.filter_map(|slot| self.name_in(slot)).collect()
     }
 
+    /// Flows of packets from a port.
+    pub(crate) fn of_port(&self, port: u32) -> Vec<Ufid> {
+        self.by_port.of(port).filter_map(|slot| self.name_in(slot)).collect()
+    }
+
     /// Flows of a port whose source could not be learned.
     pub(crate) fn unlearned(&self, port: u32) -> Vec<Ufid> {
         self.unlearned.range((port, LOWEST)..=(port, HIGHEST)).map(|(_, ufid)| *ufid).collect()

@@ -20,13 +20,15 @@ const LINK_LOCAL_BITS: u32 = 10;
 /// An entering packet, its port's rules, and the bits that the check depends on.
 pub(crate) struct GuardCheck<'a> {
     pub(crate) guard: &'a PortGuard,
+    /// The port's addresses beside those of `guard`.
+    pub(crate) leased: &'a [IpAddr],
     /// The port's Ethernet address; 0 for none.
     pub(crate) own_mac: u64,
     pub(crate) frame: &'a Frame,
     pub(crate) looked: &'a mut Looked,
 }
 
-impl GuardCheck<'_> {
+impl<'a> GuardCheck<'a> {
     /// Refuses a packet with a false claim.
     pub(crate) fn run(mut self) -> Result<(), DropReason> {
         if !self.guard.is_on() {
@@ -79,7 +81,7 @@ impl GuardCheck<'_> {
     /// Checks an address that the packet claims for its sender.
     fn claims_own(&mut self, width: u32) -> Result<(), DropReason> {
         let claims = &self.frame.claims;
-        let is_own = is_one_of(self.guard, claims.target, width, &mut self.looked.claims.target);
+        let is_own = is_one_of(self.addresses(), claims.target, width, &mut self.looked.claims.target);
         self.looked.claims.target_mac = MAC_ONES;
         // Neighbour advertisements may omit the Ethernet address.
         let is_own_mac = self.own_mac == 0 || [self.own_mac, 0].contains(&claims.target_mac);
@@ -87,18 +89,23 @@ impl GuardCheck<'_> {
     }
 
     fn has_own_source(&mut self, width: u32) -> Result<(), DropReason> {
-        let source = self.frame.claims.src;
-        if !self.guard.has_ip || is_one_of(self.guard, source, width, &mut self.looked.claims.src) {
+        let (source, own) = (self.frame.claims.src, self.addresses());
+        if !self.guard.has_ip || is_one_of(own, source, width, &mut self.looked.claims.src) {
             return Ok(());
         }
         Err(DropReason::IpSpoofed)
+    }
+
+    /// The port's own addresses.
+    fn addresses(&self) -> impl Iterator<Item = &'a IpAddr> + use<'a> {
+        self.guard.addresses.iter().chain(self.leased)
     }
 }
 
 /// Whether an address is the port's own, or one that any port may use: the unspecified one, as in ARP probes (RFC 5227,
 /// 2.1.1) and DHCP requests, or a link-local one.
-fn is_one_of(guard: &PortGuard, address: u128, width: u32, bits: &mut u128) -> bool {
-    let own = guard.addresses.iter().filter_map(|own| match own {
+fn is_one_of<'a>(own: impl Iterator<Item = &'a IpAddr>, address: u128, width: u32, bits: &mut u128) -> bool {
+    let own = own.filter_map(|own| match own {
         IpAddr::V4(own) => Some(u128::from(own.to_bits())).filter(|_| width == u32::BITS),
         IpAddr::V6(own) => Some(own.to_bits()).filter(|_| width == u128::BITS),
     });

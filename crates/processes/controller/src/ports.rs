@@ -1,6 +1,7 @@
 //! A port as the controller knows it: the VLANs that it carries, their form, and the ports that it may reach. The rules
 //! are the bridge's (`lasthop_bridge_policy`).
 
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use lasthop_bridge_policy::IsolationClass;
@@ -14,6 +15,8 @@ pub(crate) struct Port {
     pub(crate) settings: PortSettings,
     /// The rules about its connections, if there are any.
     pub(crate) acl: Option<Rc<PortAcl>>,
+    /// Addresses that DHCP servers gave to it.
+    pub(crate) leased: Rc<[IpAddr]>,
 }
 
 impl Port {

@@ -143,6 +143,7 @@ impl Process {
                 .take_log_lines()
                 .into_iter()
                 .for_each(|words| self.tell(&ControllerReport::Said(words)));
+            self.tell_leases();
             self.send_all(|fd, datagram| send(fd, datagram, SendFlags::NOSIGNAL));
             if self.is_finished() {
                 self.disconnect();
@@ -254,6 +255,15 @@ impl Process {
         parts.into_iter().for_each(|fdb| self.tell(&ControllerReport::Addresses { round, fdb }));
         let moves = self.moves();
         self.tell(&ControllerReport::Answer { round, fdb, moves, switches });
+    }
+
+    /// Reports changes of leases, which the supervisor keeps for the next controller process.
+    fn tell_leases(&mut self) {
+        for (switch, leases) in self.controller.take_leases(now_ns()) {
+            if let Ok(switch) = switch.parse() {
+                self.tell(&ControllerReport::Leases { switch, leases });
+            }
+        }
     }
 
     fn tell(&mut self, report: &ControllerReport) {
@@ -444,6 +454,8 @@ fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &
     for port in switch.ports.iter().filter(|port| !old_ports.contains(port)) {
         controller.set_port(name, settings(port));
     }
+    // Those of ports that are new.
+    switch.leases.iter().for_each(|leases| controller.restore_leases(name, leases.clone(), now_ns()));
     if switch.fdb != old_fdb {
         let entries = switch.fdb.iter().map(|entry| StaticAddress {
             mac: entry.mac,

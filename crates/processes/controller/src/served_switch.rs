@@ -109,10 +109,12 @@ impl ServedSwitch {
     }
 
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        let late_ns = self.switch.late_ns();
+        let (late_ns, leases) = (self.switch.late_ns(), &self.switch.leases);
         // Not while flows are checked: that causes turns, or waits for a reply, which causes one.
         let again_ns = self.again_due_ns.filter(|_| !self.switch.has_to_revalidate());
-        [self.ports.due_ns(), self.counters.due_ns(), again_ns, late_ns].into_iter().flatten().min()
+        let lease_dues = [leases.due_ns(), leases.told_due_ns()];
+        let dues = [self.ports.due_ns(), self.counters.due_ns(), again_ns, late_ns].into_iter();
+        dues.chain(lease_dues).flatten().min()
     }
 
     /// Notes that packets pass, so that counters and ports are read soon.

@@ -43,12 +43,18 @@ stats! {
     moved = "fdb_moved", "Learned addresses that were seen on another port and moved there.";
     aged_out = "fdb_aged_out", "Addresses that aged out.";
     address_limit_hit = "fdb_limit_hit", "Times that an address was not learned because its port had reached its limit.";
+    leases = "leases", "Addresses that DHCP servers gave to ports with addresses=dhcp, and that they have now.";
+    leases_learned = "leases_learned", "New such addresses.";
+    leases_ended = "leases_ended", "Such addresses that ended: in time, by the guest or by the server.";
+    leases_refused = "leases_refused", "Answers of DHCP servers to a port, or addresses in them, that were not learned: without a request of the port, or with another port's address.";
+    leases_crowded_out = "leases_crowded_out", "Such addresses that made room for others of their port.";
+    dhcp_requests_dropped = "dhcp_requests_dropped", "DHCP requests of which an answer would not be learned any more, since their port made too many.";
     table_full = "fdb_full", "Times that an address was not learned because the table was full.";
 }
 
 impl ControllerStats {
     pub(crate) fn of(switch: &Switch) -> Self {
-        let (counts, addresses) = (&switch.counts, &switch.addresses.counts);
+        let (counts, addresses, leases) = (&switch.counts, &switch.addresses.counts, &switch.leases.counts);
         Self {
             ports: 0,
             misses: counts.misses,
@@ -69,6 +75,12 @@ impl ControllerStats {
             moved: addresses.moved,
             aged_out: addresses.aged_out,
             address_limit_hit: addresses.limit_hit,
+            leases: switch.leases.len() as u64,
+            leases_learned: leases.learned,
+            leases_ended: leases.ended,
+            leases_refused: leases.refused,
+            leases_crowded_out: leases.crowded_out,
+            dhcp_requests_dropped: leases.requests_dropped,
             table_full: addresses.table_full,
         }
     }

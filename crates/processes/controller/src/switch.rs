@@ -24,8 +24,11 @@ use crate::flows::{self, Flow, Flows};
 use crate::frame::{Frame, Looked};
 use crate::gate::Stage;
 use crate::groups::Groups;
+use crate::leases::Leases;
 use crate::ports::Port;
 
+mod forgetting;
+mod learning;
 #[cfg(test)]
 mod tests;
 
@@ -90,6 +93,8 @@ pub(crate) struct Switch {
     /// Addresses of the groups that these rules name.
     groups: Groups,
     pub(crate) addresses: Addresses,
+    /// Addresses that DHCP servers gave to ports.
+    pub(crate) leases: Leases,
     flows: Flows,
     flows_max: usize,
     /// Flows of a switch process that has died.
@@ -99,6 +104,8 @@ pub(crate) struct Switch {
     to_revalidate: Vec<Ufid>,
     /// Ports with many flows to revalidate whose sources could not be learned.
     ports_to_revalidate: BTreeSet<u32>,
+    /// Ports with many flows to revalidate since their leases have changed.
+    ports_with_other_leases: BTreeSet<u32>,
     idle_check: Option<IdleCheck>,
     flaps: FlapDamping,
     round: u64,
@@ -121,12 +128,14 @@ impl Switch {
             acl: Vec::new(),
             groups: Groups::default(),
             addresses: Addresses::new(AddressLimits { entries_max, port_max, ageing_ns: AGEING_NS }),
+            leases: Leases::default(),
             flows: Flows::default(),
             flows_max: FLOWS_MAX,
             former: Vec::new(),
             changes: VecDeque::new(),
             to_revalidate: Vec::new(),
             ports_to_revalidate: BTreeSet::new(),
+            ports_with_other_leases: BTreeSet::new(),
             idle_check: None,
             flaps: FlapDamping::default(),
             round: 0,
@@ -143,10 +152,11 @@ impl Switch {
 
     /// Adds a port, or changes its settings.
     pub(crate) fn set_port(&mut self, settings: PortSettings) {
-        let name = settings.name.clone();
+        let (name, learner) = (settings.name.clone(), learning::learner(&settings));
         if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
             return;
         }
+        self.leases.set_learner(&name, learner);
         self.refresh_groups();
         if let Some(number) = self.numbers.get(&name).copied() {
             self.open(&name, number);
@@ -156,6 +166,7 @@ impl Switch {
     /// Removes a port; returns its number.
     pub(crate) fn remove_port(&mut self, name: &str) -> Option<u32> {
         self.settings.remove(name);
+        self.leases.forget_port(name);
         self.refresh_groups();
         self.lose_number(name)
     }
@@ -191,7 +202,8 @@ impl Switch {
     fn open(&mut self, name: &str, number: u32) {
         let Some(settings) = self.settings.get(name) else { return };
         let acl = PortAcl::of(settings, &self.acl, &self.groups).map(Rc::new);
-        let port = Port { settings: settings.clone(), acl };
+        let leased = self.leases.addresses(name).into();
+        let port = Port { settings: settings.clone(), acl, leased };
         let old = self.ports.get(&number);
         let is_other = |old: &Port| {
             old.own_mac() != port.own_mac() || old.settings.policy.vlans != port.settings.policy.vlans
@@ -300,15 +312,17 @@ impl Switch {
         looked: Looked,
         now_ns: u64,
     ) -> Decision {
-        match admitted {
+        let mut decision = match admitted {
             Ok(admitted) => forward(self.view(now_ns), frame, admitted.vid, looked),
             Err(reason) => Decision::drop_for(reason, looked),
-        }
+        };
+        decision.is_watched = !decision.is_drop() && self.is_watched(frame, &mut decision.looked);
+        decision
     }
 
     fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
-        let Decision { actions, looked, .. } = decision;
-        if !looked.can_match(frame) {
+        let Decision { actions, looked, is_watched, .. } = decision;
+        if *is_watched || !looked.can_match(frame) {
             return;
         }
         let masked = frame.masked(looked);
@@ -424,7 +438,10 @@ impl Switch {
         self.revalidate_unlearned(now_ns);
         if self.to_revalidate.is_empty() {
             let ports = std::mem::take(&mut self.ports_to_revalidate);
-            self.to_revalidate = ports.into_iter().flat_map(|port| self.flows.unlearned(port)).collect();
+            let others = std::mem::take(&mut self.ports_with_other_leases);
+            let unlearned = ports.into_iter().flat_map(|port| self.flows.unlearned(port));
+            let others = others.into_iter().flat_map(|port| self.flows.of_port(port));
+            self.to_revalidate = unlearned.chain(others).collect();
         }
         let changes = self.changes.len();
         for _ in 0..FLOWS_PER_TURN {
@@ -445,7 +462,8 @@ impl Switch {
         let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
         let decision = self.decide(&flow.frame, admitted, looked, now_ns);
         let needs_learning = admitted.is_ok_and(|admitted| self.needs_learning(&admitted, flow.frame.port));
-        if needs_learning || vid_of(admitted) != flow.vid || !decision.looked.is_within(&flow.looked) {
+        let is_other = vid_of(admitted) != flow.vid || !decision.looked.is_within(&flow.looked);
+        if needs_learning || is_other || decision.is_watched {
             return self.remove(ufid);
         }
         if decision.actions != flow.actions {
@@ -501,6 +519,7 @@ impl Switch {
         self.changes.clear();
         self.to_revalidate.clear();
         self.ports_to_revalidate.clear();
+        self.ports_with_other_leases.clear();
         self.idle_check = None;
         self.flaps.clear();
     }
@@ -651,35 +670,6 @@ impl Switch {
         flows.chain(self.addresses.ageing_due_ns()).min()
     }
 
-    /// Forgets addresses that have aged out.
-    pub(crate) fn sweep(&mut self, now_ns: u64) {
-        let fdb_keys = self.addresses.sweep(now_ns);
-        self.forgotten(&fdb_keys, now_ns);
-    }
-
-    /// Forgets learned addresses, of one port or all, of one VLAN or all; returns their number.
-    pub(crate) fn flush(&mut self, port: Option<&str>, vlan: Option<Vid>, now_ns: u64) -> usize {
-        let number = port.map(|name| self.numbers.get(name).copied());
-        let fdb_keys = match number {
-            Some(None) => Vec::new(),
-            Some(number) => self.addresses.flush(number, vlan),
-            None => self.addresses.flush(None, vlan),
-        };
-        self.forgotten(&fdb_keys, now_ns);
-        fdb_keys.len()
-    }
-
-    /// Revalidates flows from forgotten addresses: the next packet has to be seen to learn the address again.
-    fn forgotten(&mut self, fdb_keys: &[FdbKey], now_ns: u64) {
-        if fdb_keys.len() <= ABOUT_FEW {
-            fdb_keys.iter().for_each(|fdb_key| self.revalidate_about(*fdb_key, now_ns));
-        } else {
-            let about = fdb_keys.iter().flat_map(|fdb_key| self.flows.about(*fdb_key));
-            self.to_revalidate.extend(about);
-        }
-        self.revalidate_unlearned(now_ns);
-    }
-
     /// The name of the port with this number.
     pub(crate) fn name_of(&self, number: u32) -> Option<&str> {
         self.ports.get(&number).map(|port| port.settings.name.as_str())
@@ -704,7 +694,9 @@ impl Switch {
 
     /// Whether flows have to be revalidated.
     pub(crate) fn has_to_revalidate(&self) -> bool {
-        !self.to_revalidate.is_empty() || !self.ports_to_revalidate.is_empty()
+        !self.to_revalidate.is_empty()
+            || !self.ports_to_revalidate.is_empty()
+            || !self.ports_with_other_leases.is_empty()
     }
 
     pub(crate) fn flow_count(&self) -> usize {

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::acl::AclRule;
 use lasthop_api::controller_orders::{ControlledSwitch, ControllerOrder, ControllerReport, LINKS};
+use lasthop_api::leases::PortLeases;
 use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -18,7 +19,7 @@ use lasthop_api::orders::{Order, SwitchPort};
 use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
-use lasthop_api::switches::SwitchSpec;
+use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_children::{ChildRole, Reaper, RestartingChild};
 
 use super::port::Port;
@@ -61,6 +62,8 @@ pub(super) struct ControllerProcess {
     pending: PendingQuestions,
     /// Addresses of a partial answer, and the answer's round.
     parts: (u64, Vec<FdbLine>),
+    /// Reported addresses that DHCP servers gave to ports.
+    pub(super) leases: Vec<(SwitchName, PortLeases)>,
     /// When it is replaced by a process of another program, and that program.
     renewal: Option<(Instant, PathBuf)>,
     /// The program by which it is being replaced.
@@ -81,6 +84,7 @@ impl ControllerProcess {
             reconnection: None,
             pending: PendingQuestions::new(PATIENCE),
             parts: (0, Vec::new()),
+            leases: Vec::new(),
             renewal: None,
             is_replaced_by: None,
             finish_until: None,
@@ -148,7 +152,10 @@ impl ControllerProcess {
         self.connect(switch);
         let wanted = self.controlled(switches, ports, switch);
         if self.process.is_up() && self.told.as_ref() != Some(&wanted) {
-            self.process.send(&ControllerOrder::Switches(wanted.clone()), Vec::new());
+            let (mut order, told) = (wanted.clone(), self.told.as_deref().unwrap_or_default());
+            let leases = || ports.all.values().filter_map(Port::leases);
+            order.iter_mut().for_each(|switch| switch.add_leases(told, leases()));
+            self.process.send(&ControllerOrder::Switches(order), Vec::new());
             self.told = Some(wanted);
         }
     }
@@ -174,6 +181,7 @@ impl ControllerProcess {
             }
             ControllerReport::Alive { round } => self.lives_at(round),
             ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),
+            ControllerReport::Leases { switch, leases } => self.leases.push((switch, leases)),
             ControllerReport::Disconnected { connection } => self.lost(connection),
             ControllerReport::Said(words) => info!(limited = true; "controller: {words}"),
             ControllerReport::Sandbox(layers) => self.process.note_sandbox(layers),
@@ -212,7 +220,7 @@ impl ControllerProcess {
             };
             let is_about_own = |rule: &&AclRule| ports.iter().any(|port| protects(rule, port));
             let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
-            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl }
+            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl, leases: Vec::new() }
         };
         // A port that the switch process does not have yet has no datapath to request.
         let is_there = |spec: &&SwitchSpec| is_controlled(spec) && !switch.is_being_added(&spec.name);

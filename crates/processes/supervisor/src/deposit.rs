@@ -135,8 +135,9 @@ impl<'a> KeptState<'a> {
         let past = counters.map(|counters| counters.past_by_name()).unwrap_or_default();
         let since_ms = counters.map(LifetimeCounters::since_ms);
         let is_requested = port.is_requested();
+        let leases = port.leases().cloned();
         let record =
-            PortRecord { spec, device, listening, saved_session, book, past, since_ms, is_requested };
+            PortRecord { spec, device, listening, saved_session, book, past, since_ms, is_requested, leases };
         contents.text = serde_json::to_vec(&record)?;
         Ok(contents)
     }

@@ -13,6 +13,7 @@ use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
 use super::Supervisor;
+use super::port::Port;
 use super::question::{ControllerAnswer, OrderPurpose, Question, switch_process_down, to_json};
 use super::requested::AllowedDevices;
 use super::source::Source;
@@ -58,6 +59,14 @@ impl Supervisor {
             // A client that has waited too long gets an answer without that part. Rounds end in order.
             self.answer_controller_clients(0, now, ControllerAnswer::default());
             self.answer_controller_clients(round, now, answer);
+        }
+        for (switch, leases) in std::mem::take(&mut self.controller.leases) {
+            let its = (&leases.port, &switch);
+            let is_its = |port: &Port| (&port.spec.common.name, &port.spec.common.switch) == its;
+            if let Some((number, port)) = self.ports.table.all.iter_mut().find(|(_, port)| is_its(port)) {
+                self.out.store.is_late(RecordKey::Port(*number));
+                port.kept_leases = Some(leases.bounded());
+            }
         }
     }
 

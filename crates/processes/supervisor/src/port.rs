@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use lasthop_api::facts::ConnectionFacts;
+use lasthop_api::leases::PortLeases;
 use lasthop_api::orders::SwitchPort;
 use lasthop_api::port::{LinkState, MemoryMax, PortBackend, PortCommon, PortSpec, VnicMode};
 use lasthop_api::report::Ended;
@@ -117,6 +118,8 @@ pub(super) struct Port {
     /// Number of refused guests, and the time of the last one.
     refused_guests: u64,
     last_refused: Option<Instant>,
+    /// Addresses that DHCP servers gave to it.
+    pub(super) kept_leases: Option<PortLeases>,
 }
 
 impl Port {
@@ -182,7 +185,13 @@ impl Port {
             peer_user: None,
             refused_guests: 0,
             last_refused: None,
+            kept_leases: None,
         }
+    }
+
+    /// Addresses that DHCP servers gave to it, for the next controller process or supervisor; `None` without any.
+    pub(super) fn leases(&self) -> Option<&PortLeases> {
+        self.kept_leases.as_ref().filter(|leases| leases.fit(&self.spec.common.policy))
     }
 
     /// The state of a port over a device; `None` for a vhost-user port.

@@ -224,10 +224,11 @@ impl Ports {
         (inherited, switches): (&Inherited, &SwitchTable),
         out: &mut Outputs,
     ) -> Result<(), Fault> {
-        let PortRecord { spec: before, listening, saved_session, book, past, since_ms, .. } = record;
+        let PortRecord { spec: before, listening, saved_session, book, past, since_ms, leases, .. } = record;
         let kept = listening.and_then(|kept| Some((inherited.find(&kept.socket)?, kept.file)));
         let mut port = Port::go_on(spec, &self.table.dir, kept)?;
         port.set_access(&before.0, &port.spec)?;
+        port.kept_leases = leases;
         if let Some(book) = book.and_then(|book| inherited.find(&book)) {
             self.counters
                 .by_port
@@ -387,6 +388,7 @@ mod tests {
             saved_session: None,
             book: None,
             is_requested: false,
+            leases: None,
             past: BTreeMap::new(),
             since_ms: None,
         };

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
+use lasthop_api::leases::PortLeases;
 use lasthop_api::port::{Name, PortBackend, PortCommon, PortSpec, VhostUserBackend, VnicForm};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_fd_store::FdIdentity;
@@ -75,6 +76,9 @@ pub(super) struct PortRecord {
     /// Whether a controller requested it, and will again: only its counters are kept.
     #[serde(default)]
     pub(super) is_requested: bool,
+    /// Addresses that DHCP servers gave to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) leases: Option<PortLeases>,
 }
 
 impl PortRecord {

@@ -1,12 +1,14 @@
 //! The methods "port.list" and "port.show": ports with the switch's facts, and for devices those of kernel and driver
 //! process.
 
+use lasthop_api::leases::LeaseReport;
 use lasthop_api::report::{
     DeviceCounters, DeviceStatus, DriverFacts, PortFilter, PortReport, PortStatus, PortStatusList,
     StatsReport,
 };
 use lasthop_device_ports::DevicePort;
 use lasthop_netdev::links::Links;
+use lasthop_runtime::clock::now_ns;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::port::Port;
@@ -59,6 +61,7 @@ impl Reports<'_> {
             why,
             features: inside.as_ref().map(|inside| inside.features.clone()).unwrap_or_default(),
             warnings: warnings.warnings(port),
+            leases: leases(port),
             guest: None,
             device: Some(DeviceStatus {
                 device: port.spec.device_name().to_owned(),
@@ -119,6 +122,7 @@ fn describe_guest(port: &Port, warnings: &WarningContext<'_>) -> PortStatus {
     let state = inside.map_or(STATE_DOWN, |inside| inside.state.as_str());
     let mut status = PortStatus::of_guest(&port.spec, port.path.clone(), state);
     status.warnings = warnings.warnings(port);
+    status.leases = leases(port);
     if let Some(guest) = &mut status.guest {
         guest.uplinks_down = port.is_cut;
         guest.last_refusal = port.last_refusal().map(str::to_owned);
@@ -126,6 +130,10 @@ fn describe_guest(port: &Port, warnings: &WarningContext<'_>) -> PortStatus {
     }
     status.features = inside.map(|inside| inside.features.clone()).unwrap_or_default();
     status
+}
+
+fn leases(port: &Port) -> Vec<LeaseReport> {
+    port.leases().map(|leases| leases.report(now_ns())).unwrap_or_default()
 }
 
 fn no_device(name: &str) -> String {

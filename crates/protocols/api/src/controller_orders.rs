@@ -6,6 +6,7 @@ use crate::acl::AclRule;
 use crate::explain::{Consultation, ConsultedKey};
 use crate::facts::MoveFacts;
 use crate::fdb::{Flush, StaticEntry};
+use crate::leases::PortLeases;
 use crate::orders::SwitchPort;
 use crate::report::{FdbReport, SwitchInside};
 use crate::switches::SwitchName;
@@ -26,6 +27,21 @@ pub struct ControlledSwitch {
     /// Rules about connections of these ports, in order.
     #[serde(default)]
     pub acl: Vec<AclRule>,
+    /// Addresses that DHCP servers gave to those of its ports that are new to this controller process; it knows others itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<PortLeases>,
+}
+
+impl ControlledSwitch {
+    /// Adds the leases, among all, of its ports that are new: not in the switches that the process was told of.
+    pub fn add_leases<'a>(&mut self, told: &[Self], all: impl Iterator<Item = &'a PortLeases>) {
+        let has = |switch: &Self, leases: &PortLeases| {
+            switch.ports.iter().any(|port| port.common.name == leases.port)
+        };
+        let is_new =
+            |leases: &&PortLeases| has(self, leases) && !told.iter().any(|switch| has(switch, leases));
+        self.leases = all.filter(is_new).cloned().collect();
+    }
 }
 
 /// An order of the supervisor.
@@ -65,6 +81,8 @@ pub enum ControllerReport {
     /// The answer to [`ControllerOrder::Tell`], with the last addresses.
     #[serde(rename = "Told")]
     Answer { round: u64, fdb: FdbReport, moves: Vec<MoveFacts>, switches: Vec<SwitchInside> },
+    /// The addresses that DHCP servers gave to a port have changed.
+    Leases { switch: SwitchName, leases: PortLeases },
     /// The connections of this order to connect (the number of such orders so far) have ended, or never worked. They
     /// will not be used any more.
     Disconnected { connection: u64 },

@@ -1,4 +1,4 @@
-//! Checks of a port's claims: `guard=mac+ip+arp+dhcp`, and the port's own addresses.
+//! Checks of a port's claims: `guard=mac+ip+arp+dhcp`, and the port's own addresses: `addresses=10.0.0.5+dhcp`.
 
 use std::net::IpAddr;
 
@@ -12,6 +12,8 @@ use lasthop_runtime::fault::Fault;
 /// Largest number of addresses of one port.
 const ADDRESSES_MAX: usize = 16;
 const WORDS: [&str; 4] = ["mac", "ip", "arp", "dhcp"];
+/// Among the addresses: those that a DHCP server gives.
+const BY_DHCP: &str = "dhcp";
 
 /// The checks of a port, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -47,7 +49,8 @@ impl GuardChecks {
     /// The checks in the form for a module.
     pub fn policy(&self, addresses: &GuardAddresses) -> PortGuard {
         PortGuard {
-            addresses: addresses.0.clone(),
+            addresses: addresses.fixed.clone(),
+            follows_dhcp: addresses.follows_dhcp,
             has_mac: self.has("mac"),
             has_ip: self.has("ip"),
             has_arp: self.has("arp"),
@@ -59,8 +62,9 @@ impl GuardChecks {
     pub fn of_policy(guard: &PortGuard) -> (Option<Self>, Option<GuardAddresses>) {
         let all = [guard.has_mac, guard.has_ip, guard.has_arp, guard.has_dhcp];
         let words = WORDS.iter().zip(all).filter(|(_, is_on)| *is_on).map(|(word, _)| (*word).to_owned());
-        let (checks, addresses) = (Self(words.collect()), GuardAddresses(guard.addresses.clone()));
-        (Some(checks).filter(|checks| !checks.0.is_empty()), Some(addresses).filter(|all| !all.0.is_empty()))
+        let checks = Self(words.collect());
+        let addresses = GuardAddresses { fixed: guard.addresses.clone(), follows_dhcp: guard.follows_dhcp };
+        (Some(checks).filter(|checks| !checks.0.is_empty()), Some(addresses).filter(|all| !all.is_empty()))
     }
 
     /// Refuses checks without the keys that they need.
@@ -70,8 +74,12 @@ impl GuardChecks {
     pub fn check(&self, mac: Option<Mac>, addresses: &GuardAddresses) -> Result<(), &'static str> {
         let why = if self.has("mac") && mac.is_none() {
             "has guard=mac, which checks its own address; give it one: mac="
-        } else if (self.has("ip") || self.has("arp")) && addresses.0.is_empty() {
+        } else if (self.has("ip") || self.has("arp")) && addresses.is_empty() {
             "has guard=ip or guard=arp, which check its own addresses; give it some: addresses="
+        } else if addresses.follows_dhcp && mac.is_none() {
+            "has addresses=dhcp, which follows the answers of DHCP servers to its Ethernet address; give it one: mac="
+        } else if addresses.follows_dhcp && !self.has("ip") && !self.has("arp") {
+            "has addresses=dhcp, which only guard=ip and guard=arp use; add one of them, or leave dhcp out of addresses"
         } else {
             return Ok(());
         };
@@ -93,47 +101,76 @@ impl From<GuardChecks> for Vec<String> {
     }
 }
 
-/// The network addresses of a port.
+/// The network addresses of a port: fixed ones, and those that DHCP servers give to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(try_from = "Vec<IpAddr>", into = "Vec<IpAddr>")]
-#[schemars(inline, with = "Vec<String>", extend("maxItems" = ADDRESSES_MAX, "default" = []))]
-pub struct GuardAddresses(Vec<IpAddr>);
+#[serde(try_from = "Vec<String>", into = "Vec<String>")]
+#[schemars(inline, with = "Vec<String>", extend("maxItems" = ADDRESSES_MAX + 1, "default" = []))]
+pub struct GuardAddresses {
+    fixed: Vec<IpAddr>,
+    follows_dhcp: bool,
+}
 
 impl GuardAddresses {
-    /// Parses text such as `10.0.0.5+fd00::5`.
+    /// Parses text such as `10.0.0.5+fd00::5+dhcp`.
     pub fn parse(text: &str) -> Result<Self, Fault> {
-        let address = |word: &str| {
-            word.parse().map_err(|_| {
-                Fault::params(format!("addresses: \"{word}\" is no IP address such as 10.0.0.5 or fd00::5"))
-            })
-        };
-        text.split('+').map(address).collect::<Result<Vec<IpAddr>, Fault>>()?.try_into()
+        Self::of(text.split('+'))
+    }
+
+    /// Checks words, each an address or `dhcp`.
+    fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Fault> {
+        let mut addresses = Self::default();
+        for word in words {
+            if word == BY_DHCP {
+                addresses.follows_dhcp = true;
+                continue;
+            }
+            let address: IpAddr = word.parse().map_err(|_| {
+                Fault::params(format!(
+                    "addresses: \"{word}\" is neither an IP address such as 10.0.0.5 or fd00::5, nor {BY_DHCP}"
+                ))
+            })?;
+            addresses.fixed.push(address);
+        }
+        addresses.checked()
+    }
+
+    fn checked(self) -> Result<Self, Fault> {
+        if self.fixed.len() > ADDRESSES_MAX {
+            let count = self.fixed.len();
+            return Err(Fault::params(format!("addresses has {count} of them; at most {ADDRESSES_MAX}")));
+        }
+        match self.fixed.iter().find(|address| address.is_unspecified() || address.is_multicast()) {
+            Some(odd) => Err(Fault::params(format!("addresses: {odd} cannot be an address of one port"))),
+            None => Ok(self),
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.fixed.is_empty() && !self.follows_dhcp
+    }
+
+    fn words(&self) -> impl Iterator<Item = String> {
+        let by_dhcp = self.follows_dhcp.then(|| BY_DHCP.to_owned());
+        self.fixed.iter().map(ToString::to_string).chain(by_dhcp)
     }
 
     /// The addresses, joined as on the command line.
     pub fn joined(&self) -> String {
-        self.0.iter().map(ToString::to_string).collect::<Vec<_>>().join("+")
+        self.words().collect::<Vec<_>>().join("+")
     }
 }
 
-impl TryFrom<Vec<IpAddr>> for GuardAddresses {
+impl TryFrom<Vec<String>> for GuardAddresses {
     type Error = Fault;
 
-    fn try_from(addresses: Vec<IpAddr>) -> Result<Self, Fault> {
-        if addresses.len() > ADDRESSES_MAX {
-            let count = addresses.len();
-            return Err(Fault::params(format!("addresses has {count} of them; at most {ADDRESSES_MAX}")));
-        }
-        match addresses.iter().find(|address| address.is_unspecified() || address.is_multicast()) {
-            Some(odd) => Err(Fault::params(format!("addresses: {odd} cannot be an address of one port"))),
-            None => Ok(Self(addresses)),
-        }
+    fn try_from(words: Vec<String>) -> Result<Self, Fault> {
+        Self::of(words.iter().map(String::as_str))
     }
 }
 
-impl From<GuardAddresses> for Vec<IpAddr> {
+impl From<GuardAddresses> for Vec<String> {
     fn from(addresses: GuardAddresses) -> Self {
-        addresses.0
+        addresses.words().collect()
     }
 }
 
@@ -159,10 +196,30 @@ mod tests {
         }
         for (refused, words) in [
             (GuardChecks::of(["arb"]).map(drop), "did you mean \"arp\""),
-            (GuardAddresses::parse("10.0.0").map(drop), "\"10.0.0\" is no IP address"),
+            (GuardAddresses::parse("10.0.0").map(drop), "\"10.0.0\" is neither an IP address"),
             (GuardAddresses::parse("224.0.0.1").map(drop), "cannot be an address of one port"),
         ] {
             let refusal = refused.expect_err(words).message;
+            assert!(refusal.contains(words), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn addresses_by_dhcp_need_a_mac_and_a_check_that_uses_them() {
+        let own = GuardAddresses::parse("dhcp+10.0.0.5").expect("addresses");
+        assert_eq!(own.joined(), "10.0.0.5+dhcp");
+        let json = serde_json::to_value(&own).expect("JSON");
+        assert_eq!(json, serde_json::json!(["10.0.0.5", "dhcp"]));
+        assert_eq!(serde_json::from_value::<GuardAddresses>(json).expect("read"), own);
+        let (checks, mac) = (GuardChecks::of(["ip"]).expect("words"), Some(Mac([2, 0, 0, 0, 0, 1])));
+        let policy = checks.policy(&own);
+        assert!(policy.follows_dhcp && policy.addresses.len() == 1);
+        assert_eq!(GuardChecks::of_policy(&policy), (Some(checks.clone()), Some(own.clone())));
+        assert!(checks.check(mac, &own).is_ok());
+        assert!(checks.check(mac, &GuardAddresses::parse("dhcp").expect("addresses")).is_ok(), "alone");
+        let unused = GuardChecks::of(["mac", "dhcp"]).expect("words");
+        for (checks, mac, words) in [(&checks, None, "give it one: mac="), (&unused, mac, "only guard=ip")] {
+            let refusal = checks.check(mac, &own).expect_err(words);
             assert!(refusal.contains(words), "{refusal}");
         }
     }

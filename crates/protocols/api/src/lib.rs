@@ -44,6 +44,7 @@ pub mod fdb;
 pub mod groups;
 pub mod guard;
 pub mod hysteresis;
+pub mod leases;
 pub mod mac;
 pub mod modules;
 pub mod names;

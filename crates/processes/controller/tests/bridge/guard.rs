@@ -18,7 +18,14 @@ fn own6() -> Ipv6Addr {
 
 fn guard() -> PortGuard {
     let addresses = vec![IpAddr::from(OWN), IpAddr::from(own6())];
-    PortGuard { addresses, has_mac: true, has_ip: true, has_arp: true, has_dhcp: true }
+    PortGuard {
+        addresses,
+        has_mac: true,
+        has_ip: true,
+        has_arp: true,
+        has_dhcp: true,
+        ..PortGuard::default()
+    }
 }
 
 fn controller(nonce: u32) -> Controller {

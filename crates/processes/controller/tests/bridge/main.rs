@@ -2,6 +2,7 @@
 
 mod acl;
 mod guard;
+mod leases;
 mod model;
 mod scenarios;
 mod support;

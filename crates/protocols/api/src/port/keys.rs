@@ -122,7 +122,7 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["dhcp"]]))]
     pub(super) guard: Option<GuardChecks>,
-    /// The port's own IP addresses, which guard checks.
+    /// The port's own IP addresses, which guard checks; dhcp stands for those that DHCP servers give to it (needs mac, and guard with ip or arp).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["10.0.0.5", "fd00::5"]]))]
     pub(super) addresses: Option<GuardAddresses>,

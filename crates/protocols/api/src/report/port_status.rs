@@ -7,6 +7,7 @@ use lasthop_device::{DeviceDropReason, DriverCounters, FrameCount};
 use lasthop_module_api::Mac;
 use serde::{Deserialize, Serialize};
 
+use crate::leases::LeaseReport;
 use crate::mac;
 use crate::port::{BackendKind, PortCommon, PortSpec, VnicMode};
 
@@ -32,6 +33,9 @@ pub struct PortStatus {
     /// Warnings about settings, one sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// Addresses that DHCP servers gave to it, if it has `addresses=dhcp`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub leases: Vec<LeaseReport>,
     /// Set for a vhost-user port.
     #[serde(flatten)]
     pub guest: Option<GuestStatus>,
@@ -52,6 +56,7 @@ impl PortStatus {
             why: None,
             features: Vec::new(),
             warnings: Vec::new(),
+            leases: Vec::new(),
             guest: Some(guest),
             device: None,
         }

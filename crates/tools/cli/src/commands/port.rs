@@ -38,7 +38,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         ///
         /// Ports of every backend: switch=NAME [default: default], queues=N (pairs), features-off=CSUM+TSO4 (not offered to
         /// the guest), vlan=VID (untagged), trunk=VID+VID-VID (tagged), native=VID (untagged on a trunk), isolated=true (no packets
-        /// to or from other isolated ports), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS (checks of the guest's claims), groups=NAME+NAME (for
+        /// to or from other isolated ports), guard=mac+ip+arp+dhcp and addresses=ADDRESS+ADDRESS+dhcp (checks of the guest's claims; dhcp: also addresses that DHCP servers give), groups=NAME+NAME (for
         /// rules), storm-broadcast=N, storm-multicast=N, storm-unknown=N (packets per second from the port that
         /// may be flooded; 0, the default, is no limit).
         ///
@@ -60,7 +60,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         /// The ports, and last the changes; * and ? stand for letters of names: 'vm0*'
         ///
         /// At once: vlan=VID, trunk=VID+VID-VID, native=VID, isolated=true|false, guard=mac+ip+arp+dhcp,
-        /// addresses=ADDRESS+ADDRESS, groups=NAME+NAME, storm-broadcast=N, storm-multicast=N, storm-unknown=N; of vhost-user ports also link=down|up, mac=ADDRESS, memory-max=SIZE, socket-mode=0660,
+        /// addresses=ADDRESS+ADDRESS+dhcp, groups=NAME+NAME, storm-broadcast=N, storm-multicast=N, storm-unknown=N; of vhost-user ports also link=down|up, mac=ADDRESS, memory-max=SIZE, socket-mode=0660,
         /// socket-owner=USER, socket-group=GROUP, vcpus=THREADS. When a guest attaches next: mtu=BYTES,
         /// features-off=CSUM+TSO4. KEY=none resets a key to its default
         #[arg(value_names = ["NAME", "KEY=VALUE[,KEY=VALUE]"], num_args = 2.., required = true)]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lasthop_api::leases::LeaseReport;
 use lasthop_api::port::PeerKind;
 use lasthop_api::port::change::{Change, When};
 use lasthop_api::report::{DeviceStatus, DriverFacts, PortStatus, PortStatusList, SetReport};
@@ -93,6 +94,7 @@ pub(crate) fn port(port: &PortStatus) -> String {
     if !common.policy.groups.is_empty() {
         lines.push(line("groups", common.policy.groups.join(" ")));
     }
+    lines.extend(port.leases.iter().map(|lease| line("leased", lease_text(lease))));
     if !common.features_off.is_empty() {
         lines.push(line("features off", common.features_off.joined()));
     }
@@ -140,6 +142,13 @@ fn device_lines(port: &PortStatus, device: &DeviceStatus) -> (Vec<KeyLine>, Vec<
     let driver = line("driver", driver_text(&device.driver));
     let counters = counter_lines(device).into_iter().map(|(key, value)| line(key, value));
     (first, std::iter::once(driver).chain(counters).collect())
+}
+
+/// An address that a DHCP server gave to the port.
+fn lease_text(LeaseReport { address, vlan, seconds_left }: &LeaseReport) -> String {
+    let vlan = vlan.map_or_else(String::new, |vlan| format!(" in VLAN {vlan}"));
+    let end = seconds_left.map_or_else(|| "without end".to_owned(), |seconds| format!("for {seconds} s"));
+    format!("{address}{vlan} {end}")
 }
 
 /// The VLANs that a port carries.
