@@ -5,16 +5,16 @@
 //!         <── DHCPACK ────── its chaddr is the port's mac, its xid was noted ──> lease: flows of the port follow
 //! ```
 
+use std::net::IpAddr;
+
+use lasthop_api::leases::PortLeases;
 use lasthop_flow::{Action, FlowKey};
 use lasthop_module_api::{Mac, PortSettings};
+use lasthop_wire::headers::ETHERTYPE_IPV6;
 
 use super::{Admitted, Frame, Looked, Stage, Switch, admit};
 use crate::bounds::ABOUT_FEW;
 use crate::dhcp::{self, ClientMessage, DhcpWay, GivenFor, ServerMessage, Transaction};
-
-use std::net::IpAddr;
-
-use lasthop_api::leases::PortLeases;
 
 /// The Ethernet address of a port whose addresses are learned.
 pub(super) fn learner(settings: &PortSettings) -> Option<Mac> {
@@ -82,7 +82,7 @@ impl Switch {
         let xid = match &answer {
             ServerMessage::Given(xid, _) | ServerMessage::Refused(xid) => *xid,
         };
-        let is_ipv6 = frame.ether_type == lasthop_wire::headers::ETHERTYPE_IPV6;
+        let is_ipv6 = frame.ether_type == ETHERTYPE_IPV6;
         let request = self.leases.take_request(&port, Transaction { is_ipv6, xid, vid }, now_ns);
         let Some(named) = request else {
             self.leases.counts.refused += 1;
