@@ -355,7 +355,9 @@ mod tests {
 
     fn seeing() -> (Scheduling, Arc<FakeView>) {
         let (mut scheduling, view) = (Scheduling::default(), Arc::new(FakeView::default()));
-        scheduling.set(Some(Arc::clone(&view) as Arc<dyn SchedulerView>), Modes::default());
+        let mut modes = Modes::default();
+        modes.set(Policy::SecondSignal, Mode::On);
+        scheduling.set(Some(Arc::clone(&view) as Arc<dyn SchedulerView>), modes);
         (scheduling, view)
     }
 
@@ -401,7 +403,7 @@ mod tests {
     #[test]
     fn a_guest_that_sleeps_is_reminded_and_its_answer_is_counted() {
         let (mut scheduling, view) = seeing();
-        assert!(scheduling.reminds(), "by default, where there is a view");
+        assert!(scheduling.reminds(), "where there is a view");
         let signal = UnansweredSignal { age_ns: 30_000 };
         *view.guest.lock().unwrap() = GuestView { running: 1, ..GuestView::default() };
         assert_eq!(scheduling.remind(signal, PORT), Reminder::Watch);

@@ -5,7 +5,6 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use arrayvec::ArrayVec;
 use lasthop_guestmem::Mapping;
 
 use crate::adoption::CtAdopted;
@@ -121,17 +120,6 @@ impl ConntrackTable {
             self.adopt(now_ms, ADOPTED_AT_ONCE);
         }
         Tracking { table: Table::of_zone(&self.shared, request.zone) }.track(packet, before, request, now_ms)
-    }
-
-    /// Prefetches the connections of these packets, at most [`CT_BATCH_MAX`]. Call it for a batch before its packets
-    /// are tracked.
-    pub fn prefetch<'p>(&self, packets: impl IntoIterator<Item = &'p PacketImage<'p>>, zone: u16) {
-        let index = &self.shared.shard(zone).index;
-        let hash = |packet: &PacketImage<'_>| Some(self.shared.key.of_tuple(&packet.tuple(zone)?));
-        let hashes: ArrayVec<u32, CT_BATCH_MAX> =
-            packets.into_iter().filter_map(hash).take(CT_BATCH_MAX).collect();
-        hashes.iter().for_each(|hash| index.prefetch_head(*hash));
-        hashes.iter().for_each(|hash| index.prefetch_first(&self.shared.places, *hash));
     }
 
     /// Number of connections in the table; some may have expired.

@@ -106,6 +106,29 @@ pub(crate) struct Buckets<'a> {
 }
 
 impl Buckets<'_> {
+    /// Their number: on average one for each tuple.
+    #[inline]
+    pub(crate) fn len(self) -> u32 {
+        self.shape.buckets()
+    }
+
+    /// Prefetches the head of a hash's chain.
+    #[inline(always)]
+    pub(crate) fn prefetch_head(self, hash: u32) {
+        if let Some(word) = self.heads.get(self.shape.bucket_of(hash) as usize / 2) {
+            prefetch(word);
+        }
+    }
+
+    /// Prefetches the first connection of a hash's chain, whose head should be in the cache.
+    #[inline(always)]
+    pub(crate) fn prefetch_first(self, places: Rows<'_>, hash: u32) {
+        let first = named(head_of(self.heads, self.shape.bucket_of(hash)));
+        if let Some(place) = first.and_then(|(index, _)| places.get(index)) {
+            place.prefetch();
+        }
+    }
+
     /// Finds the connection with this IPv4 tuple, and the version that was published last. `None` if a single attempt
     /// does not find it.
     ///
@@ -295,23 +318,6 @@ impl Index {
         let shift = 32 * (bucket & 1);
         let others = word.load(Ordering::Relaxed) & !(0xffff_ffff << shift);
         word.store(others | u64::from(reference) << shift, Ordering::Release);
-    }
-
-    /// Loads the head of a hash's chain into the cache.
-    #[inline]
-    pub(crate) fn prefetch_head(&self, hash: u32) {
-        if let Some(word) = self.heads.atomics().get(self.shape().bucket_of(hash) as usize / 2) {
-            prefetch(word);
-        }
-    }
-
-    /// Loads the first connection of a hash's chain into the cache.
-    #[inline]
-    pub(crate) fn prefetch_first(&self, places: &Places, hash: u32) {
-        let first = named(self.head(self.shape().bucket_of(hash)));
-        if let Some(place) = first.and_then(|(index, _)| places.get(index)) {
-            place.prefetch();
-        }
     }
 
     /// Finds the connection with a tuple of this hash and these words.

@@ -6,11 +6,13 @@
 //! into a few numbers, and reads and stores the connection's packed words. For any other packet it returns `None` and
 //! changes nothing; the packet takes the general path. A property test compares both paths.
 
+use arrayvec::ArrayVec;
 use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
 use lasthop_sync::Version;
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
 use crate::connection::{self, ASSURED, DYING, EXPECTED, SEEN_REPLY, SEQUENCE_ADJUSTED};
+use crate::conntrack_table::CT_BATCH_MAX;
 use crate::index::Buckets;
 use crate::place::Place;
 use crate::places::Rows;
@@ -26,6 +28,8 @@ mod packet;
 
 pub use packet::{UsualPacket, UsualPacket4, UsualPacket6, WINDOW4_BYTES, WINDOW6_BYTES};
 
+/// Buckets of a zone's shard with which its connections take 2 MiB, a second-level cache, or more.
+const BUCKETS_LARGE: u32 = 1 << 14;
 /// Shifts of helper and policy in the status word of a connection.
 const HELPER_SHIFT: u32 = 40;
 const POLICY_SHIFT: u32 = 32;
@@ -166,17 +170,48 @@ impl UsualZone<'_> {
         &self,
         packet: &UsualPacket<'_, WINDOW>,
     ) -> Option<(Place<'_>, Direction, Version)> {
-        let last = u64::from(packet.proto()) << PROTO_SHIFT | self.zone;
+        let (hash, last) = (self.hash_of(packet), self.last_word_of(packet));
         if UsualPacket::<WINDOW>::IS_IPV6 {
-            let words = packet.tuple_words6(last);
-            let hash = self.shared.key.of_words_of_tuple(&words);
-            return self.buckets.find6(self.places, hash, &words);
+            return self.buckets.find6(self.places, hash, &packet.tuple_words6(last));
+        }
+        let UsualEnds { addresses, ports } = packet.ends4();
+        let tuple = (addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last);
+        self.buckets.find4(self.places, hash, tuple)
+    }
+
+    /// Zone and protocol as in a tuple's last word.
+    #[inline(always)]
+    fn last_word_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> u64 {
+        u64::from(packet.proto()) << PROTO_SHIFT | self.zone
+    }
+
+    /// Whether the connections are so many that the caches hold only a part of them: then [`Self::prefetch`] pays.
+    #[inline]
+    #[must_use]
+    pub fn is_large(&self) -> bool {
+        self.buckets.len() >= BUCKETS_LARGE
+    }
+
+    /// Prefetches the connections of these packets, at most [`CT_BATCH_MAX`], side by side.
+    #[inline(always)]
+    pub fn prefetch<'p, const WINDOW: usize>(&self, packets: impl Iterator<Item = UsualPacket<'p, WINDOW>>) {
+        let mut hashes = ArrayVec::<u32, CT_BATCH_MAX>::new();
+        for packet in packets.take(CT_BATCH_MAX) {
+            let hash = self.hash_of(&packet);
+            self.buckets.prefetch_head(hash);
+            hashes.push(hash);
+        }
+        hashes.iter().for_each(|hash| self.buckets.prefetch_first(self.places, *hash));
+    }
+
+    #[inline(always)]
+    fn hash_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> u32 {
+        let last = self.last_word_of(packet);
+        if UsualPacket::<WINDOW>::IS_IPV6 {
+            return self.shared.key.of_words_of_tuple(&packet.tuple_words6(last));
         }
         let ends = packet.ends4();
-        let last = u64::from(ends.ports) << 32 | last;
-        let hash = crate::hash::of_tuple4(self.key, ends.addresses, last);
-        let tuple = (ends.addresses & 0xffff_ffff, ends.addresses >> 32, last);
-        self.buckets.find4(self.places, hash, tuple)
+        crate::hash::of_tuple4(self.key, ends.addresses, u64::from(ends.ports) << 32 | last)
     }
 
     /// The expiry times of a connection with a policy of its own.

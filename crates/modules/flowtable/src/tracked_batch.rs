@@ -89,8 +89,12 @@ impl TrackedBatch {
         common: u64,
         (first, headers): (usize, &[Header]),
     ) -> usize {
+        let headers = &headers[first..];
+        if zone.is_large() {
+            prefetch::<TAG, WINDOW>(zone, headers);
+        }
         let mut count = 0;
-        for (header, word) in headers[first..].iter().zip(&mut self.words[first..]) {
+        for (header, word) in headers.iter().zip(&mut self.words[first..]) {
             let usual = UsualPacket::<WINDOW>::with_tag::<TAG>(header.bytes(), &header.offload);
             let len_bytes = || header.frame_len_bytes();
             let Some(verdict) = usual.and_then(|usual| zone.track::<false, _>(&usual, len_bytes)) else {
@@ -105,6 +109,11 @@ impl TrackedBatch {
     /// The same, and stores all words and translations.
     #[inline(never)]
     pub(crate) fn track_whole(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
+        if zone.is_large() {
+            zone.prefetch(
+                headers.iter().map_while(|header| UsualPacket4::of(header.bytes(), &header.offload)),
+            );
+        }
         let mut count = 0;
         for (header, (word, whole)) in headers.iter().zip(self.words.iter_mut().zip(&mut self.whole)) {
             let usual = UsualPacket4::of(header.bytes(), &header.offload);
@@ -151,6 +160,13 @@ impl TrackedBatch {
         ct.0[0] = self.words[at];
         (ct, None)
     }
+}
+
+/// Prefetches the connections of packets with `TAG` bytes of a tag, up to the first one without.
+#[inline(never)]
+fn prefetch<const TAG: usize, const WINDOW: usize>(zone: &UsualZone<'_>, headers: &[Header]) {
+    let usual = |header| UsualPacket::<WINDOW>::with_tag::<TAG>(Header::bytes(header), &header.offload);
+    zone.prefetch(headers.iter().map_while(usual));
 }
 
 /// Whether a first word belongs to a packet in reply direction.

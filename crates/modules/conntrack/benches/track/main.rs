@@ -20,7 +20,6 @@ fn run(table: &ConntrackTable, frames: &[[u8; frames::FRAME_BYTES]]) {
     let (before, request) = (CtMetadata::default(), CtRequest::default());
     for batch in frames.chunks(CT_BATCH_MAX) {
         let images: Vec<_> = batch.iter().map(|frame| image(frame)).collect();
-        table.prefetch(&images, 0);
         for image in &images {
             black_box(table.track(image, &before, &request, NOW_MS));
         }
