@@ -1,5 +1,7 @@
 //! Bounds of a table, the reasons for which it refuses a request, and its counters.
 
+/// Packets whose connections are prefetched at once.
+pub const CT_BATCH_MAX: usize = 32;
 /// Shards of a table. Commits in zones of different shards do not contend.
 pub(crate) const SHARDS: usize = 16;
 

@@ -20,8 +20,6 @@ use crate::tracker::Tracking;
 use crate::tuple::CtTuple;
 use crate::usual::UsualZone;
 
-/// Packets that are prefetched at once.
-pub const CT_BATCH_MAX: usize = 32;
 /// Places that one call of [`ConntrackTable::dump`] reads.
 const DUMPED_PLACES_MAX: u32 = 1 << 14;
 /// Steps of a sweep or flush under a shard's lock. A commit may wait for this many.

@@ -100,9 +100,9 @@ mod usual;
 mod wheel;
 
 pub use adoption::CtAdopted;
-pub use bounds::{CtBounds, CtCounters, CtRefusal};
+pub use bounds::{CT_BATCH_MAX, CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
-pub use conntrack_table::{CT_BATCH_MAX, ConntrackTable};
+pub use conntrack_table::ConntrackTable;
 pub use dry_run::{CtDryRun, CtTrial};
 pub use edit::{CtPatch, CtRewrites, CtSplice};
 pub use helper::{CtHelper, HELPER_IMAGE_BYTES};

@@ -11,8 +11,8 @@ use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
 use lasthop_sync::Version;
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
+use crate::bounds::CT_BATCH_MAX;
 use crate::connection::{self, ASSURED, DYING, EXPECTED, SEEN_REPLY, SEQUENCE_ADJUSTED};
-use crate::conntrack_table::CT_BATCH_MAX;
 use crate::index::Buckets;
 use crate::place::Place;
 use crate::places::Rows;
