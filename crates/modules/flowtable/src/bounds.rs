@@ -7,6 +7,7 @@
 //! | [`FLOW_DATA_BYTES_MAX`] | 256 | MiB | 1 KiB for each flow: ten actions, or user data of the control plane |
 //! | [`FOUR_ENTRIES`] | 8192 to 131072 | usual packets, IPv4 | 512 KiB to 8 MiB a worker, of which pages are allocated on first use |
 //! | [`SIX_ENTRIES`] | 4096 to 65536 | the same, IPv6 | 512 KiB to 8 MiB a worker, as above |
+//! | second flows | 2 cache lines for each line of the two above | flows behind `ct`, by direction | up to 16 MiB a worker for each IP version, as above, from the first such flow on |
 //! | [`LATER_ENTRIES`] | 4096 to 65536 | usual packets, IPv4, in a later pass | 512 KiB to 8 MiB a worker, as above |
 //! | [`OTHER_ENTRIES`] | 2048 to 8192 | other packets | 512 KiB to 2 MiB a worker, as above |
 //! | [`TUNNELLED_ENTRIES`] | 2048 to 16384 | packets from tunnels | 768 KiB to 6 MiB a worker, as above |
