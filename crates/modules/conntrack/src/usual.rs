@@ -185,7 +185,7 @@ impl UsualZone<'_> {
         u64::from(packet.proto()) << PROTO_SHIFT | self.zone
     }
 
-    /// Whether the connections are so many that the caches hold only a part of them: then [`Self::prefetch`] pays.
+    /// Whether the connections exceed the second-level cache. [`Self::prefetch`] gains time then.
     #[inline]
     #[must_use]
     pub fn is_large(&self) -> bool {
