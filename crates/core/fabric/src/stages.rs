@@ -320,10 +320,7 @@ impl StageMeter {
     #[cold]
     fn end_round(&mut self, now_ns: u64, has_worked: bool) {
         let kind = std::mem::replace(&mut self.kind, RoundKind::Plain);
-        let ticks = match kind {
-            RoundKind::Plain | RoundKind::Reference => 0,
-            RoundKind::WarmUp | RoundKind::Sampled => self.end_laps(kind, has_worked),
-        };
+        let ticks = if kind == RoundKind::Sampled { self.end_laps(has_worked) } else { 0 };
         let ns = now_ns.saturating_sub(self.begun_ns);
         if !has_worked || self.has_slept.get() || self.is_shared.get() || ns >= ROUND_NS_MAX {
             return;
@@ -339,17 +336,14 @@ impl StageMeter {
         }
     }
 
-    /// Ends the last stage of a round. The time that belongs to no port is added to the worker's if the round is sampled; one without
-    /// packets counts as polling. Returns the sum of all stages.
-    fn end_laps(&mut self, kind: RoundKind, has_worked: bool) -> u64 {
+    /// Ends the last stage of a sampled round, and adds the time that belongs to no port to the worker's; a round without packets
+    /// counts as polling. Returns the sum of all stages.
+    fn end_laps(&mut self, has_worked: bool) -> u64 {
         self.mark(WorkStage::Other);
         let RoundLaps { laps, asleep, interrupted, marks, lost, begun, visits } =
             std::mem::take(&mut self.round);
         let laps = laps.map(Cell::into_inner);
         let ticks = visits + laps.iter().sum::<u64>();
-        if kind != RoundKind::Sampled {
-            return ticks;
-        }
         let not_theirs = marks.get() * self.mark_ticks + lost.get();
         self.profile.outside += (self.at.get() - begun).saturating_sub(not_theirs);
         self.profile.asleep += asleep.get();
@@ -381,7 +375,7 @@ impl StageMeter {
                 self.lose(self.round.visits);
             }
             self.mark(WorkStage::Control);
-            self.end_laps(RoundKind::Sampled, true);
+            self.end_laps(true);
         }
         let ports = (0..).map(PortId).zip(std::mem::take(&mut self.ports));
         let seen = ports.filter(|(_, port)| port.visits > 0).collect();

@@ -223,18 +223,6 @@ impl CacheKey {
         (self.tcp_flags, self.kind) = (tcp_flags, Kind::Other);
     }
 
-    /// The look-up of a usual IPv4 packet.
-    #[inline(always)]
-    pub(crate) fn four(&self) -> Sought<'_, MINI_KEY4_WORDS> {
-        Sought { hash: self.hash, tag: self.tag, key: &self.words.as_chunks().0[0] }
-    }
-
-    /// The look-up of a usual IPv6 packet.
-    #[inline]
-    pub(crate) fn six(&self) -> Sought<'_, MINI_KEY6_WORDS> {
-        Sought { hash: self.hash, tag: self.tag, key: &self.words }
-    }
-
     /// The look-up of a packet without a mini key; `counted` is its flow key under the union mask.
     #[inline]
     pub(crate) fn other<'a>(&self, counted: &'a Key) -> Sought<'a, PLAIN_KEY_WORDS> {

@@ -443,8 +443,8 @@ impl WorkerState {
     #[inline(never)]
     pub(crate) fn known(&mut self, cache_key: &CacheKey, counted: &Key) -> Option<Hit> {
         let (_, hit) = match cache_key.kind {
-            Kind::Four => self.four.find(cache_key.four())?,
-            Kind::Six => self.six.find(cache_key.six())?,
+            Kind::Four => self.four.find(cache_key.usual::<MINI_KEY4_WORDS>()?)?,
+            Kind::Six => self.six.find(cache_key.usual::<MINI_KEY6_WORDS>()?)?,
             Kind::Other => self.other.find(cache_key.other(counted))?,
         };
         let is_valid = is_valid(hit, self.version);
@@ -471,24 +471,19 @@ impl WorkerState {
         key: &Key,
         cache_key: Option<&CacheKey>,
     ) -> Option<Hit> {
-        match cache_key {
-            Some(cache_key) if cache_key.kind == Kind::Four => {
-                self.look_up_in(shared, key, cache_key.four(), |local| &mut local.four)
-            }
-            Some(cache_key) if cache_key.kind == Kind::Six => {
-                self.look_up_in(shared, key, cache_key.six(), |local| &mut local.six)
-            }
-            _ if key.has_tunnel() => {
-                let counted = self.union.of_key(key);
-                let sought = self.union.sought_tunnelled(&counted, &shared.secret);
-                self.look_up_in(shared, key, sought, |local| &mut local.tunnelled)
-            }
-            _ => {
-                let counted = self.union.of_key(key);
-                let sought = self.union.sought(&counted, &shared.secret);
-                self.look_up_in(shared, key, sought, |local| &mut local.other)
-            }
+        if let Some(sought) = cache_key.and_then(CacheKey::usual) {
+            return self.look_up_in(shared, key, sought, |local| &mut local.four);
         }
+        if let Some(sought) = cache_key.and_then(CacheKey::usual) {
+            return self.look_up_in(shared, key, sought, |local| &mut local.six);
+        }
+        let counted = self.union.of_key(key);
+        if key.has_tunnel() {
+            let sought = self.union.sought_tunnelled(&counted, &shared.secret);
+            return self.look_up_in(shared, key, sought, |local| &mut local.tunnelled);
+        }
+        let sought = self.union.sought(&counted, &shared.secret);
+        self.look_up_in(shared, key, sought, |local| &mut local.other)
     }
 
     /// The flow of a usual packet in a later pass, if it hits the cache.

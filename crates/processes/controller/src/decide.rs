@@ -198,7 +198,7 @@ impl Decision {
     }
 }
 
-fn is_drop(actions: &[Action]) -> bool {
+pub(crate) fn is_drop(actions: &[Action]) -> bool {
     matches!(actions, [Action::Drop(_)])
 }
 

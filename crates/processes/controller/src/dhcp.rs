@@ -109,17 +109,16 @@ pub(crate) fn of_client(frame: &Frame, vid: u16, own: Mac, packet: &[u8]) -> Opt
 
 fn of_client_ipv6(vid: u16, payload: &[u8]) -> Option<ClientMessage> {
     let message = Dhcpv6Message::parse(payload)?;
-    let is_request = match message.kind {
-        dhcp::SOLICIT => message.has_rapid_commit(),
-        dhcp::REQUEST | dhcp::CONFIRM | dhcp::RENEW | dhcp::REBIND => true,
-        dhcp::RELEASE | dhcp::DECLINE => false,
-        _ => return None,
-    };
-    if is_request {
-        return Some(ClientMessage::Request(Transaction { is_ipv6: true, xid: message.xid, vid }, None));
+    match message.kind {
+        dhcp::SOLICIT if !message.has_rapid_commit() => None,
+        dhcp::SOLICIT | dhcp::REQUEST | dhcp::CONFIRM | dhcp::RENEW | dhcp::REBIND => {
+            Some(ClientMessage::Request(Transaction { is_ipv6: true, xid: message.xid, vid }, None))
+        }
+        dhcp::RELEASE | dhcp::DECLINE => {
+            Some(ClientMessage::Release(message.addresses().map(|given| given.address.into()).collect()))
+        }
+        _ => None,
     }
-    (message.kind != dhcp::SOLICIT)
-        .then(|| ClientMessage::Release(message.addresses().map(|given| given.address.into()).collect()))
 }
 
 /// Reads an answer in a frame to a port. `None` for other messages, for another client's, and for one without lease time.

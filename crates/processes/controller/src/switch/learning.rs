@@ -14,6 +14,7 @@ use lasthop_wire::headers::ETHERTYPE_IPV6;
 
 use super::{Admitted, Frame, Looked, Stage, Switch, admit};
 use crate::bounds::ABOUT_FEW;
+use crate::decide::is_drop;
 use crate::dhcp::{self, ClientMessage, DhcpWay, GivenFor, ServerMessage, Transaction};
 
 /// The Ethernet address of a port whose addresses are learned.
@@ -34,7 +35,7 @@ impl Switch {
 
     /// Learns from a packet that is about to be forwarded by these actions.
     pub(crate) fn overhear(&mut self, key: &FlowKey, packet: &[u8], actions: &[Action], now_ns: u64) {
-        if self.leases.is_unused() || matches!(actions, [Action::Drop(_)]) {
+        if self.leases.is_unused() || is_drop(actions) {
             return;
         }
         let Some((frame, way)) = Frame::of(key).and_then(|frame| Some((frame, dhcp::way(&frame)?))) else {
@@ -53,10 +54,7 @@ impl Switch {
                     Action::Output(number) if *number != frame.port => Some(*number),
                     _ => None,
                 });
-                let receivers: Vec<u32> = receivers.collect();
-                receivers
-                    .into_iter()
-                    .for_each(|number| self.hear_server(&frame, (vid, number), packet, now_ns));
+                receivers.for_each(|number| self.hear_server(&frame, (vid, number), packet, now_ns));
             }
         }
     }
