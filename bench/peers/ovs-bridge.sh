@@ -1,8 +1,7 @@
 # ovs-bridge.sh - the bridge of peers under Open vSwitch's control plane: settings, ports, and OpenFlow rules.  With `join_pairs`
 # ports are in pairs (0-1, 2-3, ...), and RULES selects the fields that the rules match: "ports" (the default) only the
 # port; "tuple" also the addresses and ports of UDP over IPv4, so that each combination needs its own flow in the data
-# path; "ct" also the state of IPv4's connections; "ct-nat" the same, with their source address
-# translated.
+# path; "ct" also the state of IPv4's connections; "ct-nat" the same, with their source address translated.
 #
 # Sourced after lib.sh.
 # shellcheck shell=sh
@@ -78,11 +77,9 @@ join_pairs() {
         one_way "$number" "$((number + 1))"
         one_way "$((number + 1))" "$number"
         case $rules in
-            ct) nat= ;;
-            ct-nat) nat=",nat(src=10.99.0.1)" ;;
-        esac
-        case $rules in
             ct*)
+                nat=
+                [ "$rules" = ct ] || nat=",nat(src=10.99.0.1)"
                 track "$number" "$((number + 1))" "$number" "$nat"
                 track "$((number + 1))" "$number" "$number" "$nat"
                 ;;

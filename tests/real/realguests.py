@@ -259,14 +259,18 @@ def warn_of_task_groups():
         print("figures may vary: sysctl kernel.sched_autogroup_enabled=0 (CONTRIBUTING.md, \"CPU for guests\")", file=sys.stderr)
 
 
+def process_fields(pid):
+    """The fields of proc_pid_stat(5) behind the name, the state first."""
+    return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
 def cpu_seconds(pids, with_ended=False):
     """CPU time of processes so far. `with_ended`: also of their children that ended, and some of the processes may have ended."""
     ticks = 0
     for pid in pids:
         with contextlib.suppress(*((FileNotFoundError, ProcessLookupError) if with_ended else ())):
-            # proc_pid_stat(5): utime, stime, and those of children that were waited for.
-            fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += sum(int(field) for field in fields[11 : 15 if with_ended else 13])
+            # utime, stime, and those of children that were waited for.
+            ticks += sum(int(field) for field in process_fields(pid)[11 : 15 if with_ended else 13])
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
