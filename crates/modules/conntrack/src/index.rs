@@ -81,6 +81,8 @@ pub(crate) enum Search {
 enum Walk {
     Found(Found),
     Absent,
+    /// The chain has more steps than were made.
+    Long,
     Unsure,
 }
 
@@ -325,10 +327,11 @@ impl Index {
     pub(crate) fn find(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> Search {
         for _ in 0..SEARCHES_MAX {
             let splits = self.splits.load(Ordering::Acquire);
-            match self.walk(places.rows(), hash, |place, direction| place.has_tuple(direction, words)) {
+            let has_tuple = |place: Place<'_>, direction| place.has_tuple(direction, words);
+            match self.walk::<CHAIN_MAX>(places.rows(), hash, has_tuple) {
                 Walk::Unsure => {}
                 Walk::Found(found) => return Search::Found(found),
-                Walk::Absent => {
+                Walk::Absent | Walk::Long => {
                     fence(Ordering::Acquire);
                     if splits & 1 == 0 && self.splits.load(Ordering::Relaxed) == splits {
                         return Search::Absent;
@@ -346,11 +349,16 @@ impl Index {
     }
 
     #[inline(always)]
-    fn walk(&self, places: Rows<'_>, hash: u32, has_tuple: impl Fn(Place<'_>, Direction) -> bool) -> Walk {
+    fn walk<const STEPS: usize>(
+        &self,
+        places: Rows<'_>,
+        hash: u32,
+        has_tuple: impl Fn(Place<'_>, Direction) -> bool,
+    ) -> Walk {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
-        for _ in 0..CHAIN_MAX {
+        for _ in 0..STEPS {
             let Some((index, direction)) = named(next) else { return Walk::Absent };
             let Some(place) = places.get(index) else { return Walk::Unsure };
             let version = place.version();
@@ -363,7 +371,16 @@ impl Index {
                 return Walk::Unsure;
             }
         }
-        Walk::Absent
+        Walk::Long
+    }
+
+    /// Whether no connection has a tuple of this hash and these words, and its bucket has room for two more. It requires the shard's lock, so
+    /// nothing disturbs the search. Returns false also for a chain that has to be mended.
+    pub(crate) fn has_room_for(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> bool {
+        let has_tuple = |place: Place<'_>, direction| place.has_tuple(direction, words);
+        let is_absent =
+            matches!(self.walk::<{ CHAIN_MAX - 2 }>(places.rows(), hash, has_tuple), Walk::Absent);
+        is_absent && !self.heads.atomics().is_empty()
     }
 
     /// Whether a hash's bucket has room for two more.

@@ -114,6 +114,6 @@ pub use sctp::SctpState;
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
 pub use tuple::{CtTuple, Direction, IpBytes};
 pub use usual::{
-    USUAL_STATE, UsualEnds, UsualPacket, UsualPacket4, UsualPacket6, UsualVerdict, UsualZone, WINDOW4_BYTES,
-    WINDOW6_BYTES,
+    BEGINNING_STATE, USUAL_STATE, UsualEnds, UsualPacket, UsualPacket4, UsualPacket6, UsualVerdict,
+    UsualZone, WINDOW4_BYTES, WINDOW6_BYTES,
 };

@@ -161,6 +161,26 @@ impl<'a> Table<'a> {
         if !hashes.iter().all(|hash| self.has_room(*hash)) {
             return Err(CtRefusal::TupleTaken);
         }
+        self.insert_free(connection, hashes)
+    }
+
+    /// The hashes of a connection that [`Self::insert`] would insert without looking further: no connection has its tuples, and their
+    /// buckets have room.
+    pub(crate) fn rooms_for(&self, connection: &Connection) -> Option<[u32; 2]> {
+        let hashes = connection.tuples.each_ref().map(|tuple| self.shared.key.of_tuple(tuple));
+        let mut both = connection.tuples.iter().zip(hashes);
+        let has_room = |(tuple, hash): (&CtTuple, u32)| {
+            self.shard.index.has_room_for(&self.shared.places, hash, &tuple.words())
+        };
+        both.all(has_room).then_some(hashes)
+    }
+
+    /// Inserts a connection whose tuples and buckets are known to be free. It evicts another one if necessary.
+    pub(crate) fn insert_free(
+        &mut self,
+        connection: &Connection,
+        hashes: [u32; 2],
+    ) -> Result<u32, CtRefusal> {
         let (port, zone) = (connection.in_port, connection.zone());
         self.make_room(port, zone)?;
         let links = &self.shared.links;

@@ -2,6 +2,8 @@
 //! extension headers and fragments, with one VLAN tag at most, of connections that have seen both directions. Nearly all
 //! packets are usual. Those over IPv6 are neither translated, nor do their verdicts have labels and original direction.
 //!
+//! The first packets of connections are in [`beginning`].
+//!
 //! [`crate::established`] can track them as well. This path costs less than a tenth of that: it reads the headers once
 //! into a few numbers, and reads and stores the connection's packed words. For any other packet it returns `None` and
 //! changes nothing; the packet takes the general path. A property test compares both paths.
@@ -24,8 +26,10 @@ use crate::tcp::plain::PlainStep;
 use crate::tcp::{TcpState, TcpTimeout};
 use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
 
+mod beginning;
 mod packet;
 
+pub use beginning::BEGINNING_STATE;
 pub use packet::{UsualPacket, UsualPacket4, UsualPacket6, WINDOW4_BYTES, WINDOW6_BYTES};
 
 /// Buckets of a zone's shard with which its connections take 2 MiB, a second-level cache, or more.
@@ -172,11 +176,16 @@ impl UsualZone<'_> {
     ) -> Option<(Place<'_>, Direction, Version)> {
         let (hash, last) = (self.hash_of(packet), self.last_word_of(packet));
         if UsualPacket::<WINDOW>::IS_IPV6 {
-            return self.buckets.find6(self.places, hash, &packet.tuple_words6(last));
+            return self.buckets.find6(self.places, hash, &packet.tuple_words(last));
         }
         let UsualEnds { addresses, ports } = packet.ends4();
         let tuple = (addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last);
         self.buckets.find4(self.places, hash, tuple)
+    }
+
+    /// The zone's number.
+    fn number(&self) -> u16 {
+        (self.zone >> ZONE_SHIFT) as u16
     }
 
     /// Zone and protocol as in a tuple's last word.
@@ -208,7 +217,7 @@ impl UsualZone<'_> {
     fn hash_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> u32 {
         let last = self.last_word_of(packet);
         if UsualPacket::<WINDOW>::IS_IPV6 {
-            return self.shared.key.of_words_of_tuple(&packet.tuple_words6(last));
+            return self.shared.key.of_words_of_tuple(&packet.tuple_words(last));
         }
         let ends = packet.ends4();
         crate::hash::of_tuple4(self.key, ends.addresses, u64::from(ends.ports) << 32 | last)
@@ -223,7 +232,7 @@ impl UsualZone<'_> {
     /// Notes a connection that now expires sooner, so that the lists follow.
     #[inline(never)]
     fn note_change(&self, place: Place<'_>) {
-        let shard = self.shared.shard((self.zone >> ZONE_SHIFT) as u16);
+        let shard = self.shared.shard(self.number());
         self.shared.note_change(shard, self.places.index_of(place));
     }
 

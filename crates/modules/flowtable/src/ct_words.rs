@@ -1,6 +1,8 @@
 //! The state of a packet's connection, as connection tracking returns it and as words of a flow key.
 
-use lasthop_conntrack::{CtMetadata, CtTuple, IpBytes, USUAL_STATE, UsualVerdict};
+use lasthop_conntrack::{
+    BEGINNING_STATE, CtMetadata, CtTuple, IpBytes, USUAL_STATE, UsualEnds, UsualVerdict,
+};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6};
 use lasthop_wire::key::{CtWords, ct_field};
 use lasthop_wire::{Key, Network};
@@ -22,10 +24,24 @@ pub(crate) fn words_of(metadata: &CtMetadata) -> CtWords {
 /// mask that ignores these.
 pub(crate) fn words_of_usual(verdict: &UsualVerdict, zone: u16) -> CtWords {
     let [labels_high, labels_low] = verdict.labels.map(u64::swap_bytes);
-    let ports = u64::from(verdict.original.ports) << 32;
-    let addresses = verdict.original.addresses.swap_bytes();
+    let [ports, addresses] = words_of_ends(verdict.original);
     let first = first_word_of_usual(verdict, common_of_usual(zone));
     CtWords([first, labels_high, labels_low, ports, addresses, 0, 0, 0])
+}
+
+/// The words of a usual IPv4 packet that begins a connection.
+pub(crate) fn words_of_beginning(first: u64, original: UsualEnds) -> CtWords {
+    let [ports, addresses] = words_of_ends(original);
+    CtWords([first, 0, 0, ports, addresses, 0, 0, 0])
+}
+
+fn words_of_ends(original: UsualEnds) -> [u64; 2] {
+    [u64::from(original.ports) << 32, original.addresses.swap_bytes()]
+}
+
+/// The first word of a usual packet that begins a connection.
+pub(crate) fn first_word_of_beginning(proto: u8, zone: u16) -> u64 {
+    u64::from(BEGINNING_STATE) << 56 | u64::from(proto) << 48 | u64::from(zone) << 32
 }
 
 /// The bits of the first word that are the same for all usual packets of a zone.

@@ -3,13 +3,15 @@
 //! Each step is a loop of its own, which needs few values, so they stay in registers.
 
 use lasthop_conntrack::{UsualEnds, UsualPacket, UsualPacket4, UsualZone};
-use lasthop_flow::ct_state::REPLY;
+use lasthop_flow::ct_state::{NEW, REPLY};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::CtWords;
 
 use crate::cache::{CacheSlot, Hit};
 use crate::cache_key::CacheKey;
-use crate::ct_words::{common_of_usual, first_word_of_usual, words_of_usual};
+use crate::ct_words::{
+    common_of_usual, first_word_of_beginning, first_word_of_usual, words_of_beginning, words_of_usual,
+};
 use crate::stats::CountedRun;
 use crate::worker_state::{Known, UsualKind, WorkerState};
 
@@ -61,15 +63,16 @@ impl TrackedBatch {
         count
     }
 
-    /// Tracks packets up to the first unusual one. Returns their number. `WINDOW` selects the IP version.
+    /// Tracks packets from index `first` on, up to the first unusual one. Returns that one's index. `WINDOW` selects the IP
+    /// version.
     pub(crate) fn track<const WINDOW: usize>(
         &mut self,
         zone: &UsualZone<'_>,
         number: u16,
-        headers: &[Header],
+        (first, headers): (usize, &[Header]),
     ) -> usize {
         let is_untagged = |header: &Header| UsualPacket::<WINDOW>::is_untagged(header.bytes());
-        let (common, mut count, mut last) = (common_of_usual(number), 0, None);
+        let (common, mut count, mut last) = (common_of_usual(number), first, None);
         while let Some(next) = headers.get(count).map(is_untagged).filter(|next| last != Some(*next)) {
             let rest = (count, headers);
             count += match next {
@@ -108,14 +111,19 @@ impl TrackedBatch {
 
     /// The same, and stores all words and translations.
     #[inline(never)]
-    pub(crate) fn track_whole(&mut self, zone: &UsualZone<'_>, number: u16, headers: &[Header]) -> usize {
+    pub(crate) fn track_whole(
+        &mut self,
+        zone: &UsualZone<'_>,
+        number: u16,
+        (first, headers): (usize, &[Header]),
+    ) -> usize {
         if zone.is_large() {
-            zone.prefetch(
-                headers.iter().map_while(|header| UsualPacket4::of(header.bytes(), &header.offload)),
-            );
+            let usual = |header| UsualPacket4::of(Header::bytes(header), &header.offload);
+            zone.prefetch(headers[first..].iter().map_while(usual));
         }
-        let mut count = 0;
-        for (header, (word, whole)) in headers.iter().zip(self.words.iter_mut().zip(&mut self.whole)) {
+        let mut count = first;
+        let places = self.words.iter_mut().zip(&mut self.whole);
+        for (header, (word, whole)) in headers.iter().zip(places).skip(first) {
             let usual = UsualPacket4::of(header.bytes(), &header.offload);
             let len_bytes = || header.frame_len_bytes();
             let Some(verdict) = usual.and_then(|usual| zone.track::<true, _>(&usual, len_bytes)) else {
@@ -126,6 +134,23 @@ impl TrackedBatch {
             count += 1;
         }
         count
+    }
+
+    /// Tracks a packet that is not usual, if it begins a connection.
+    #[inline(never)]
+    pub(crate) fn begin<const WINDOW: usize>(
+        &mut self,
+        zone: &UsualZone<'_>,
+        number: u16,
+        (at, header): (usize, &Header),
+    ) -> bool {
+        let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload);
+        let beginning = usual.filter(|usual| zone.begins(usual, header.frame_len_bytes()));
+        let Some(beginning) = beginning else { return false };
+        let first = first_word_of_beginning(beginning.proto(), number);
+        self.words[at] = first;
+        self.whole[at] = (words_of_beginning(first, beginning.ends4()), None);
+        true
     }
 
     /// Adds packets from index `at` on to `sent`, up to the first one whose second flow is unknown or has other
@@ -167,6 +192,12 @@ impl TrackedBatch {
 fn prefetch<const TAG: usize, const WINDOW: usize>(zone: &UsualZone<'_>, headers: &[Header]) {
     let usual = |header| UsualPacket::<WINDOW>::with_tag::<TAG>(Header::bytes(header), &header.offload);
     zone.prefetch(headers.iter().map_while(usual));
+}
+
+/// Whether a first word belongs to a packet that begins a connection.
+#[inline(always)]
+pub(crate) fn is_beginning(word: u64) -> bool {
+    word >> 56 & u64::from(NEW) != 0
 }
 
 /// Whether a first word belongs to a packet in reply direction.

@@ -3,14 +3,18 @@
 //! ```text
 //!   all   cache key ─> flow: the same ct, recirc as the first one's ── other ──> end of the run
 //!   all   connection, protocol state ── not usual ──> end of the run: single look-ups
+//!                │ none, and it begins one ─> alone: the next packet may belong to it
 //!   each  its state, beside the cache ─> flow of the second pass: output ─> verdict
-//!                │ not stored there
+//!                │ not stored there                              └ ct(commit), output ─> connection ─> verdict
 //!                └─> cache of later passes ─> all of its actions
 //! ```
 //!
 //! Statistics of both flows are added up, and stored when the second flow changes.
 
-use lasthop_conntrack::{UsualEnds, UsualPacket4, WINDOW4_BYTES, WINDOW6_BYTES};
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use lasthop_conntrack::{UsualEnds, UsualPacket, UsualPacket4, UsualZone, WINDOW4_BYTES, WINDOW6_BYTES};
 use lasthop_module_api::{DropReason, Header, Output, PortId};
 use lasthop_wire::key::{CtWords, MINI_KEY4_WORDS, extract};
 use lasthop_wire::{Key, Metadata};
@@ -19,16 +23,17 @@ use crate::action_packet::{ActionPacket, EVERYTHING};
 use crate::cache::Hit;
 use crate::cache_key::CacheKey;
 use crate::executor::Executor;
-use crate::program::{Code, PlainCt, Step};
+use crate::program::{Code, PlainCt, Step, load, read_ct};
 use crate::second_pass::SecondHit;
 use crate::slot::EntryId;
 use crate::stats::{CountedRun, Stock};
-use crate::tracked_batch::is_reply;
+use crate::tracked_batch::{is_beginning, is_reply};
 use crate::worker_state::{Known, UsualKind, WorkerState};
 
 /// Values that hold for all packets of a run.
 struct TrackedRun<'a> {
     stock: &'a Stock,
+    zone: UsualZone<'a>,
     recirc_id: u32,
     in_port: u16,
     /// The statistics entry of the first flow.
@@ -103,14 +108,29 @@ impl Executor<'_> {
         }
         let alike = self.tracked.alike::<KEY>(self.local, (first_key, cache_keys), (slot, hit));
         let headers = headers.get(..alike).unwrap_or(headers);
-        let count = match is_ipv4 {
-            true if is_whole => self.tracked.track_whole(&zone, number, headers),
-            true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, headers),
-            false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, headers),
-        };
-        let run = TrackedRun { stock, recirc_id, in_port, stats: hit.stats, is_whole };
-        self.send_second::<KEY>(&run, &headers[..count], cache_keys, first);
-        count
+        let run = TrackedRun { stock, zone, recirc_id, in_port, stats: hit.stats, is_whole };
+        let (mut sent, mut wanted) = (0, headers.len());
+        loop {
+            let rest = (sent, &headers[..wanted]);
+            let mut tracked = match is_ipv4 {
+                true if is_whole => self.tracked.track_whole(&zone, number, rest),
+                true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, rest),
+                false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, rest),
+            };
+            let unusual = rest.1.get(tracked);
+            let begins = unusual.is_some_and(|header| match is_ipv4 {
+                true => self.tracked.begin::<WINDOW4_BYTES>(&zone, number, (tracked, header)),
+                false => self.tracked.begin::<WINDOW6_BYTES>(&zone, number, (tracked, header)),
+            });
+            tracked += usize::from(begins);
+            self.send_second::<KEY>(&run, (sent..tracked, headers), cache_keys, first);
+            let is_over = tracked == headers.len() || (unusual.is_some() && !begins);
+            if is_over || self.local.pending.is_any() {
+                return tracked;
+            }
+            // Where one packet begins a connection, the next one often does.
+            (sent, wanted) = (tracked, if begins { tracked + 1 } else { headers.len() });
+        }
     }
 
     /// Executes the second pass of tracked packets.
@@ -118,13 +138,14 @@ impl Executor<'_> {
     fn send_second<const KEY: usize>(
         &mut self,
         run: &TrackedRun<'_>,
-        headers: &[Header],
+        (tracked, headers): (Range<usize>, &[Header]),
         cache_keys: &[CacheKey],
         first: usize,
     ) where
         WorkerState: UsualKind<KEY>,
     {
-        let mut at = 0;
+        let headers = &headers[..tracked.end];
+        let mut at = tracked.start;
         while at < headers.len() {
             let packet = (at, first + at);
             let Some(second) = self.second_flow::<KEY>(run, packet, &headers[at], &cache_keys[at]) else {
@@ -161,25 +182,16 @@ impl Executor<'_> {
     {
         let (ct, translation) = self.tracked.whole(at, run.is_whole);
         if translation.is_none() && !self.local.pending.is_any() {
-            let place = (self.tracked.slots[at], is_reply(ct.0[0]));
-            let words = self.local.union.of_ct(&ct);
-            let known = self.local.known_second_whole(place, &words).or_else(|| {
-                let hit = match KEY {
-                    MINI_KEY4_WORDS => {
-                        let later =
-                            self.local.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
-                        self.local.known_later(&later)?
-                    }
-                    _ => self.known_later6(header, &run.metadata(ct))?,
-                };
-                self.local.second_mut().put(place, &words, hit);
-                Some(SecondHit { program: hit.program, stats: hit.stats })
+            let known = self.known_second::<KEY>(run, (at, ct), header, cache_key);
+            let port = known.and_then(|known| match Step(known.program) {
+                step if step.is(Code::Output) => self.shared.numbers.port(step.operand(0, 16) as u16),
+                step if is_beginning(ct.0[0]) => match KEY {
+                    MINI_KEY4_WORDS => self.commit_then_output::<WINDOW4_BYTES>(run, step, header),
+                    _ => self.commit_then_output::<WINDOW6_BYTES>(run, step, header),
+                },
+                _ => None,
             });
-            let output = known.filter(|known| Step(known.program).is(Code::Output));
-            let port = |known: SecondHit| Step(known.program).operand(0, 16) as u16;
-            if let Some(known) = output
-                && let Some(port) = self.shared.numbers.port(port(known))
-            {
+            if let (Some(known), Some(port)) = (known, port) {
                 return Some(SecondFlow { stats: known.stats, port });
             }
         }
@@ -194,6 +206,59 @@ impl Executor<'_> {
             None => self.go_on(ActionPacket::new(packet, header, metadata)),
         }
         None
+    }
+
+    /// The flow of a tracked packet's second pass, if it is in a cache.
+    fn known_second<const KEY: usize>(
+        &mut self,
+        run: &TrackedRun<'_>,
+        (at, ct): (usize, CtWords),
+        header: &Header,
+        cache_key: &CacheKey,
+    ) -> Option<SecondHit>
+    where
+        WorkerState: UsualKind<KEY>,
+    {
+        let place = (self.tracked.slots[at], is_reply(ct.0[0]));
+        let words = self.local.union.of_ct(&ct);
+        if let Some(known) = self.local.known_second_whole(place, &words) {
+            return Some(known);
+        }
+        let hit = match KEY {
+            MINI_KEY4_WORDS => {
+                let later = self.local.union.later(cache_key, (run.recirc_id, &ct), &self.shared.secret);
+                self.local.known_later(&later)?
+            }
+            _ => self.known_later6(header, &run.metadata(ct))?,
+        };
+        self.local.second_mut().put(place, &words, hit);
+        Some(SecondHit { program: hit.program, stats: hit.stats })
+    }
+
+    /// Commits the connection that a packet begins, if `step` is the program `ct(commit),output`. Returns the port. `None`, with nothing
+    /// done, for another program or if the commit has to take the general path.
+    #[inline(never)]
+    fn commit_then_output<const WINDOW: usize>(
+        &self,
+        run: &TrackedRun<'_>,
+        step: Step,
+        header: &Header,
+    ) -> Option<PortId> {
+        let (place, len) = step.place()?;
+        let (first, rest) = self.shared.arena.words(place, len).split_first()?;
+        let commit = Step(first.load(Ordering::Relaxed));
+        if !commit.is(Code::Ct) {
+            return None;
+        }
+        let (request, operands) = read_ct(commit, rest);
+        let last = Step(load(rest, operands));
+        if !last.is(Code::Output) || operands + 1 != rest.len() {
+            return None;
+        }
+        let port = self.shared.numbers.port(last.operand(0, 16) as u16)?;
+        let in_port = self.shared.numbers.port(run.in_port).unwrap_or(PortId::INTERNAL);
+        let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload)?;
+        run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request).then_some(port)
     }
 
     /// The flow of a usual IPv6 packet in a later pass, if it is in the cache, which has whole keys for it. So this costs more than for IPv4;

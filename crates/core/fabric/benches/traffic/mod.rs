@@ -35,6 +35,10 @@ const FRAME_ROOM_BYTES: u64 = 68 << 10;
 /// Address of the frames' indirect tables, in bytes.
 const TABLES_AT: u64 = 5 << 20;
 const TABLE_BYTES: u32 = 4096;
+/// Offset of the source port behind the headers of virtio-net, Ethernet and IPv4, in bytes.
+const SOURCE_PORT_AT: u64 = 12 + 14 + 20;
+/// The first source port of frames that begin connections.
+const NEW_PORTS_FROM: u16 = 2000;
 /// Time between two visits.
 const VISIT_NS: u64 = 2_000;
 
@@ -96,6 +100,8 @@ pub struct Plan {
     pub layout: Layout,
     /// Receive buffers that one visit's frames take at all receivers together.
     pub buffers_expected: usize,
+    /// Whether each frame has a source port that was not used before, so that it begins a connection.
+    pub is_new: bool,
 }
 
 impl Plan {
@@ -111,6 +117,7 @@ impl Plan {
             frames,
             cuts: Vec::new(),
             layout: Layout::Direct,
+            is_new: false,
         }
     }
 }
@@ -129,6 +136,8 @@ pub struct Traffic {
     receivers: Vec<TestGuest>,
     chains: Vec<Chain>,
     buffers_expected: usize,
+    /// The source port of the next frame, if each has a new one.
+    new_port: Option<u16>,
     now_ns: u64,
 }
 
@@ -151,7 +160,8 @@ impl Traffic {
         let chains = (0..).zip(&plan.frames).map(|(number, frame)| lay_out(&sender, number, frame, plan));
         let chains = chains.collect();
         let (buffers_expected, now_ns) = (plan.buffers_expected, 1 << 40);
-        Self { fabric, sender, receivers, chains, buffers_expected, now_ns }
+        let new_port = plan.is_new.then_some(NEW_PORTS_FROM);
+        Self { fabric, sender, receivers, chains, buffers_expected, new_port, now_ns }
     }
 
     /// Frames of one visit.
@@ -161,7 +171,13 @@ impl Traffic {
 
     /// The sender makes a batch available.
     pub fn queue(&mut self) {
-        for chain in &self.chains {
+        for (number, chain) in (0..).zip(&self.chains) {
+            if let Some(port) = &mut self.new_port {
+                let at = frame_at(number) + SOURCE_PORT_AT;
+                let place = self.sender.map.translate(at, 2, &mut 0).unwrap();
+                self.sender.map.write(place, 0, &port.to_be_bytes()).unwrap();
+                *port += 1;
+            }
             let added = match chain.table {
                 Some((addr, len)) => self.sender.tx.add_indirect(addr, len, 0),
                 None => self.sender.tx.add(&chain.buffers, &[], 0),
@@ -209,9 +225,14 @@ fn take_back(guest: &mut TestGuest) -> usize {
     buffers
 }
 
+/// Address in bytes of the virtio-net header of a frame.
+fn frame_at(number: u64) -> u64 {
+    FRAMES_AT + number * FRAME_ROOM_BYTES
+}
+
 /// Writes a frame and its virtio-net header into the sender's memory, and its table if it has one.
 fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain {
-    let addr = FRAMES_AT + number * FRAME_ROOM_BYTES;
+    let addr = frame_at(number);
     let bytes = [&frame.offload.emit(0)[..], &frame.bytes].concat();
     assert!(bytes.len() as u64 <= FRAME_ROOM_BYTES && number < 32, "the frame has room");
     let segment = sender.map.translate(addr, bytes.len() as u32, &mut 0).unwrap();

@@ -3,7 +3,8 @@
 use lasthop_fabric::Capabilities;
 
 use super::frames::{
-    Frame, TSO_SEGMENTS, complete, one_flow, over_ipv6, plain, segment, tagged, tcp, udp, udp6,
+    Frame, TCP_SYN, TSO_SEGMENTS, complete, handshake, one_flow, over_ipv6, plain, segment, tagged, tcp, udp,
+    udp6,
 };
 use super::{Decider, Layout, Plan, everything};
 
@@ -68,6 +69,8 @@ pub const ALL: &[Scenario] = &[
         Plan { frames: plan.frames.into_iter().map(tagged).collect(), ..plan }
     }),
     ("ct-nat", || tracked(true)),
+    ("ct-new", || beginning(BATCH)),
+    ("ct-new-single", || beginning(1)),
     // Frames that are 20 bytes longer than the others, otherwise equal.
     ("ct6", tracked6),
     ("flow-cached-tcp6", || Plan { decider: flows(0, true).decider, ..tracked6() }),
@@ -84,6 +87,12 @@ pub fn tracked(is_translated: bool) -> Plan {
     let pair = |number: u8| [false, true].map(|is_reply| segment(number, is_reply, is_translated));
     let frames = (0..BATCH as u8 / 2).flat_map(pair).collect();
     Plan { decider: Decider::Tracked { is_translated }, ..Plan::bridged(frames) }
+}
+
+/// Packets that each begin a connection, which is committed.
+fn beginning(count: usize) -> Plan {
+    let frames = (0..count as u8).map(|number| handshake(number, false, false, TCP_SYN)).collect();
+    Plan { is_new: true, decider: Decider::Tracked { is_translated: false }, ..Plan::bridged(frames) }
 }
 
 /// Packets of different flows.

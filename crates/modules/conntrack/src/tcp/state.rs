@@ -66,7 +66,7 @@ pub(super) enum SegmentKind {
 }
 
 pub(super) const FIN: u8 = 1;
-pub(super) const SYN: u8 = 2;
+pub(crate) const SYN: u8 = 2;
 pub(super) const RST: u8 = 4;
 const PSH: u8 = 8;
 pub(crate) const ACK: u8 = 0x10;

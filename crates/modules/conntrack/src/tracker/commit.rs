@@ -122,14 +122,7 @@ impl Tracking<'_> {
         let Some(place) = self.table.place(index) else { return false };
         let written = place.update(|place| {
             let mut connection = place.connection();
-            connection.mark = connection.mark & !request.mark.mask | request.mark.value & request.mark.mask;
-            let (value, mask) = &request.labels;
-            for ((label, value), mask) in connection.labels.iter_mut().zip(value).zip(mask) {
-                *label = *label & !mask | value & mask;
-            }
-            if connection.helper.is_none() {
-                connection.helper = request.helper;
-            }
+            connection.write_over(request);
             Some(((), Change::Over(connection.mark, connection.labels, Moving::of(&connection))))
         });
         written.is_some()

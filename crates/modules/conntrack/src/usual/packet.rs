@@ -5,8 +5,9 @@ use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
 use lasthop_wire::{Offload, Sum};
 
 use super::UsualEnds;
+use crate::packet::PacketImage;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment};
-use crate::tcp::state::ACK;
+use crate::tcp::state::{ACK, SYN};
 use crate::tuple::{IS_IPV6, TUPLE_WORDS};
 
 const ETHERNET_BYTES: usize = 14;
@@ -89,8 +90,10 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         is_ip.then_some(Self { head, window, tag_bytes: TAG as u32, offload })
     }
 
+    /// The IP protocol.
     #[inline(always)]
-    pub(super) fn proto(&self) -> u8 {
+    #[must_use]
+    pub fn proto(&self) -> u8 {
         self.window[Self::PROTO_AT]
     }
 
@@ -168,17 +171,41 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         sum.finish() != 0
     }
 
-    /// The words of an IPv6 packet's tuple ([`crate::tuple::CtTuple::words`]); `last` has zone and protocol.
-    #[inline(always)]
-    pub(super) fn tuple_words6(&self, last: u64) -> [u64; TUPLE_WORDS] {
-        let [src, src_high, dst, dst_high] =
-            [0, 8, 16, 24].map(|at| load(self.window, Self::ADDRESSES_AT + at));
-        [src, dst, src_high, dst_high, u64::from(self.ports()) << 32 | last | IS_IPV6]
+    /// Whether it is a SYN without other flags, with a valid header.
+    pub(super) fn is_syn(&self, frame_len_bytes: u32) -> bool {
+        let [length, flags, ..] = (load(self.window, Self::L4_AT + 12)).to_le_bytes();
+        let header_bytes = 4 * u32::from(length >> 4);
+        let is_read = || self.head.len() >= Self::L4_AT + header_bytes as usize;
+        let is_in = |packet: u32| packet >= Self::IP_BYTES + header_bytes;
+        flags == SYN
+            && header_bytes >= TCP_BYTES as u32
+            && is_read()
+            && self.len_bytes(frame_len_bytes).is_some_and(is_in)
     }
 
-    /// The ends of an IPv4 packet.
+    /// The packet as the general path reads it.
+    pub(super) fn image(&self, frame_len_bytes: u32, in_port: u16) -> Option<PacketImage<'a>> {
+        // Nothing that is read here depends on a tag.
+        PacketImage::parse(self.head, frame_len_bytes - self.tag_bytes, *self.offload, in_port).ok()
+    }
+
+    /// The words of its tuple ([`crate::tuple::CtTuple::words`]); `last` has zone and protocol.
     #[inline(always)]
-    pub(super) fn ends4(&self) -> UsualEnds {
+    pub(super) fn tuple_words(&self, last: u64) -> [u64; TUPLE_WORDS] {
+        let last = u64::from(self.ports()) << 32 | last;
+        if !Self::IS_IPV6 {
+            let addresses = load(self.window, Self::ADDRESSES_AT);
+            return [addresses & 0xffff_ffff, addresses >> 32, 0, 0, last];
+        }
+        let [src, src_high, dst, dst_high] =
+            [0, 8, 16, 24].map(|at| load(self.window, Self::ADDRESSES_AT + at));
+        [src, dst, src_high, dst_high, last | IS_IPV6]
+    }
+
+    /// The ends of an IPv4 packet; no meaning for others.
+    #[inline(always)]
+    #[must_use]
+    pub fn ends4(&self) -> UsualEnds {
         UsualEnds { addresses: load(self.window, Self::ADDRESSES_AT), ports: self.ports() }
     }
 }

@@ -1,0 +1,105 @@
+//! Usual packets that begin a connection: a SYN or a UDP datagram that belongs to none.
+//!
+//! ```text
+//!   ct(zone=Z),recirc      no connection has the tuple ─> +new               (no lock)
+//!   ct(commit,zone=Z)      under the lock: still none, nor of the replies' tuple ─> entered
+//! ```
+//!
+//! A packet that does not fit in takes the general path, and nothing is changed before.
+
+use std::sync::atomic::Ordering;
+
+use lasthop_flow::ct_state::{NEW, TRACKED};
+use lasthop_flow::{Nat, NatRange, NatSource};
+use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
+
+use super::{UsualPacket, UsualZone};
+use crate::connection::{Connection, Progress};
+use crate::index::Search;
+use crate::progress::first;
+use crate::request::{CtCommit, CtRequest};
+use crate::table::Table;
+use crate::tuple::{CtTuple, TUPLE_WORDS};
+
+/// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
+pub const BEGINNING_STATE: u32 = TRACKED | NEW;
+
+impl UsualZone<'_> {
+    /// Whether a packet for which [`Self::track`] has returned `None` begins a connection, so that its state is
+    /// [`BEGINNING_STATE`].
+    #[must_use]
+    pub fn begins<const WINDOW: usize>(
+        &self,
+        packet: &UsualPacket<'_, WINDOW>,
+        frame_len_bytes: u32,
+    ) -> bool {
+        let is_sound = match packet.proto() {
+            PROTO_TCP => packet.is_syn(frame_len_bytes),
+            PROTO_UDP => packet.is_datagram(frame_len_bytes),
+            _ => false,
+        };
+        let shard = self.shared.shard(self.number());
+        // A connection that a helper expects takes the lock.
+        if !is_sound || !self.shared.adoption.is_over() || shard.expected.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        let (hash, words) = (self.hash_of(packet), self.words_of(packet));
+        matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
+    }
+
+    /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns false if that has
+    /// to take the general path, which also finds the reason for a refusal.
+    #[must_use]
+    pub fn commit<const WINDOW: usize>(
+        &self,
+        packet: &UsualPacket<'_, WINDOW>,
+        (frame_len_bytes, in_port): (u32, u16),
+        request: &CtRequest,
+    ) -> bool {
+        let is_usual = is_plain(request) && request.zone == self.number();
+        let connection =
+            is_usual.then(|| self.beginning(packet, (frame_len_bytes, in_port), request)).flatten();
+        let Some(connection) = connection else { return false };
+        let mut table = Table::of_zone(self.shared, request.zone);
+        let is_expected = table.shard.expected.load(Ordering::Relaxed) != 0;
+        let rooms = if is_expected { None } else { table.rooms_for(&connection) };
+        rooms.is_some_and(|hashes| table.insert_free(&connection, hashes).is_ok())
+    }
+
+    /// The connection that a packet begins.
+    fn beginning<const WINDOW: usize>(
+        &self,
+        packet: &UsualPacket<'_, WINDOW>,
+        (frame_len_bytes, in_port): (u32, u16),
+        request: &CtRequest,
+    ) -> Option<Connection> {
+        let tuple = CtTuple::from_words(self.words_of(packet));
+        let reply = tuple.inverse()?;
+        let policy = self.policies.get(request.policy);
+        let (progress, timeout_ms) = match packet.proto() {
+            PROTO_UDP => (Progress::Udp { since_ms: self.now_ms }, 1000 * u64::from(policy.udp_s(false))),
+            _ => first(&packet.image(frame_len_bytes, in_port)?, &tuple, policy, self.now_ms)?,
+        };
+        let mut connection =
+            Connection::new([tuple, reply], progress, self.now_ms.saturating_add(timeout_ms));
+        (connection.in_port, connection.policy) = (in_port, request.policy);
+        (connection.packets[0], connection.bytes[0]) = (1, frame_len_bytes.into());
+        connection.write_over(request);
+        Some(connection)
+    }
+
+    fn words_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> [u64; TUPLE_WORDS] {
+        packet.tuple_words(self.last_word_of(packet))
+    }
+}
+
+/// Whether a commit leaves the tuples of a connection as they are unless they clash, and attaches no helper.
+fn is_plain(request: &CtRequest) -> bool {
+    let is_unchanging = |nat: &Nat| {
+        let is_random = nat.is_random || nat.is_hashed;
+        nat.source != Some(NatSource::Dst) && nat.range == NatRange::default() && !is_random
+    };
+    request.commit != CtCommit::No
+        && request.helper.is_none()
+        && request.nat.as_ref().is_none_or(is_unchanging)
+}
