@@ -17,6 +17,7 @@ use crate::{CtPolicy, PacketImage};
 
 const ZONE: u16 = 7;
 const BEGAN_MS: u64 = 1_000_000;
+const PORT: u16 = 1;
 const SYN: u8 = 2;
 const FIN: u8 = 1;
 const RST: u8 = 4;
@@ -47,6 +48,11 @@ struct Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let flags = prop_oneof![12 => Just(ACK), 4 => Just(ACK | PSH), 1 => Just(ACK | FIN), 1 => Just(RST), 1 => Just(SYN), 1 => Just(SYN | ACK), 1 => Just(0)];
+    steps_with(flags)
+}
+
+/// Steps whose segments have these flags.
+fn steps_with(flags: impl Strategy<Value = u8>) -> impl Strategy<Value = Vec<Step>> {
     let near = || prop_oneof![6 => Just(0), 3 => -3..4_i32, 1 => -70_000..70_000_i32, 1 => any::<i32>()];
     let window = prop_oneof![6 => Just(8192), 2 => any::<u16>(), 1 => Just(0)];
     let who = (0..CONNECTIONS, any::<bool>(), flags);
@@ -200,11 +206,44 @@ fn long_way(
     request: &CtRequest,
     now_ms: u64,
 ) -> Seen {
-    let image = PacketImage::parse(frame, frame.len() as u32, offload, 1).expect("IP");
+    let before = CtMetadata::default();
     let CtVerdict { metadata, rewrites, refused, .. } =
-        shared.track(&image, &CtMetadata::default(), request, now_ms);
+        again(shared, (frame, &before), offload, request, now_ms);
     assert_eq!(refused, None);
     (metadata, rewrites.applied(frame))
+}
+
+/// The long way of a packet that an earlier action has given this state.
+fn again(
+    shared: &crate::ConntrackTable,
+    (frame, before): (&[u8], &CtMetadata),
+    offload: Offload,
+    request: &CtRequest,
+    now_ms: u64,
+) -> CtVerdict {
+    let image = PacketImage::parse(frame, frame.len() as u32, offload, PORT).expect("IP");
+    let verdict = shared.track(&image, before, request, now_ms);
+    // Identities differ between tables.
+    CtVerdict { connection: None, ..verdict }
+}
+
+/// The short way of a packet that begins a connection: its state. `commit` is done the short way if that is possible.
+fn short_beginning<const WINDOW: usize>(
+    table: &crate::ConntrackTable,
+    frame: &[u8],
+    offload: Offload,
+    commit: &CtRequest,
+    now_ms: u64,
+) -> Option<(CtMetadata, bool)> {
+    let usual = UsualPacket::<WINDOW>::of(frame, &offload)?;
+    let (zone, len_bytes) = (table.usual_zone(ZONE, false, now_ms), frame.len() as u32);
+    if !zone.begins(&usual, len_bytes) {
+        return None;
+    }
+    let last = u64::from(usual.proto()) << PROTO_SHIFT | u64::from(ZONE) << ZONE_SHIFT;
+    let original = Some(crate::CtTuple::from_words(usual.tuple_words(last)));
+    let metadata = CtMetadata { state: BEGINNING_STATE, zone: ZONE, original, ..CtMetadata::default() };
+    Some((metadata, zone.commit(&usual, (len_bytes, PORT), commit)))
 }
 
 fn short_way(
@@ -269,10 +308,14 @@ struct Pair {
 }
 
 impl Pair {
+    fn empty(layer: Layer) -> Self {
+        let tables = [(); 2].map(|()| crate::ConntrackTable::new(CtBounds::default(), BEGAN_MS));
+        Self { tables, layer, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 }
+    }
+
     /// Connections of both directions.
     fn new(layer: Layer) -> Self {
-        let tables = [(); 2].map(|()| crate::ConntrackTable::new(CtBounds::default(), BEGAN_MS));
-        let mut pair = Self { tables, layer, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 };
+        let mut pair = Self::empty(layer);
         for connection in 0..CONNECTIONS {
             for (is_reply, flags) in [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)] {
                 pair.now_ms += 1500;
@@ -340,6 +383,46 @@ impl Pair {
         self.short += u32::from(is_short);
         is_short
     }
+
+    /// Passes a packet through `ct(zone)` and `commit` of both tables, and returns whether the commit took the short way.
+    fn pass_and_commit(&mut self, step: &Step, commit: &CtRequest) -> bool {
+        self.now_ms += step.waits_ms;
+        let (frame, now_ms) = (frame(step, self.layer, &mut self.numbers), self.now_ms);
+        let offload = offload(step, self.layer);
+        let tracks = CtRequest { zone: ZONE, ..CtRequest::default() };
+        let [short, long] = &self.tables;
+        let (wanted, _) = long_way(long, &frame, offload, &tracks, now_ms);
+        let left = again(long, (&frame, &wanted), offload, commit, now_ms);
+        let beginning = match self.layer {
+            Layer::Ipv6 => short_beginning::<WINDOW6_BYTES>(short, &frame, offload, commit, now_ms),
+            _ => short_beginning::<WINDOW4_BYTES>(short, &frame, offload, commit, now_ms),
+        };
+        let is_committed = beginning.is_some_and(|(_, is_committed)| is_committed);
+        let seen = match beginning {
+            Some((metadata, _)) => metadata,
+            None => long_way(short, &frame, offload, &tracks, now_ms).0,
+        };
+        assert_eq!(seen, wanted, "{step:?}");
+        if !is_committed {
+            assert_eq!(again(short, (&frame, &seen), offload, commit, now_ms), left, "{step:?}");
+        }
+        assert_eq!(words(short), words(long), "{step:?}, the short way: {is_committed}");
+        is_committed
+    }
+}
+
+/// Commits: those that the short way does, and others. None translates: ports would be chosen at random.
+fn commits() -> impl Strategy<Value = CtRequest> {
+    let stays = Nat { source: Some(NatSource::Src), ..Nat::default() };
+    let nat = prop_oneof![4 => Just(None), 2 => Just(Some(stays)), 1 => Just(Some(Nat::default()))];
+    let helper = prop_oneof![8 => Just(None), 1 => Just(Some(crate::CtHelper::Ftp))];
+    let commit = prop_oneof![8 => Just(CtCommit::Yes), 1 => Just(CtCommit::Force), 1 => Just(CtCommit::No)];
+    (nat, helper, commit, any::<[u32; 2]>(), any::<[[u8; 16]; 2]>(), 0..2_u8).prop_map(
+        |(nat, helper, commit, [value, mask], [label, label_mask], policy)| {
+            let mark = lasthop_flow::Masked { value, mask };
+            CtRequest { zone: ZONE, commit, mark, labels: (label, label_mask), helper, nat, policy }
+        },
+    )
 }
 
 proptest! {
@@ -347,6 +430,38 @@ proptest! {
     fn the_short_way_is_the_long_way(steps in steps(), layer in prop::sample::select(LAYERS.to_vec())) {
         let mut pair = Pair::new(layer);
         steps.iter().for_each(|step| { pair.pass(step, false); });
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_short_commit_is_a_long_one(
+        steps in steps_with(prop_oneof![8 => Just(SYN), 2 => Just(ACK), 1 => Just(SYN | ACK), 1 => Just(RST)]),
+        commits in prop::collection::vec(commits(), 80),
+        layer in prop::sample::select(vec![Layer::Ipv4, Layer::Ipv6]),
+    ) {
+        let mut pair = Pair::empty(layer);
+        for (step, commit) in steps.iter().zip(&commits) {
+            pair.pass_and_commit(step, commit);
+        }
+    }
+}
+
+#[test]
+fn usual_packets_begin_connections_the_short_way() {
+    for layer in [Layer::Ipv4, Layer::Ipv6] {
+        for connection in 0..CONNECTIONS {
+            let mut pair = Pair::empty(layer);
+            let commit = CtRequest { commit: CtCommit::Yes, zone: ZONE, ..CtRequest::default() };
+            let payload_bytes = LEAST_PAYLOAD_BYTES;
+            let step = Step { flags: SYN, options: 1, tags: 1, payload_bytes, ..pair.plain(connection) };
+            assert!(pair.pass_and_commit(&step, &commit), "{connection}");
+            assert_eq!(pair.tables[0].len(), 1);
+            // Known ones, and segments that begin none, do not.
+            assert!(!pair.pass_and_commit(&step, &commit), "{connection}");
+            let other = Step { flags: SYN | ACK, ..pair.plain(1) };
+            assert!(!pair.pass_and_commit(&other, &commit), "{connection}");
+        }
     }
 }
 
