@@ -14,8 +14,10 @@ use crate::support::{FROM, NOW_NS, all_of, install};
 
 const ZONE: u16 = 5;
 const SECOND_NS: u64 = 1_000_000_000;
-/// Number of connections; the odd ones are TCP.
+/// Number of established connections; the odd ones are TCP.
 const CONNECTIONS: u8 = 6;
+/// The same with those that packets of a run may begin.
+const ALL_CONNECTIONS: u8 = 16;
 /// The connections from this one on may be of IPv6.
 const FIRST_IPV6: u8 = 3;
 
@@ -54,9 +56,8 @@ fn firewall(front: Vec<Action>, is_translated: bool, looks: Looks, second: &[Act
         },
     };
     assert_eq!(Tuple4::ones().src_port, 0xffff);
-    let flow = |state: u32, port: u16, actions: Vec<Action>| {
+    let flow = |(state, is_there): (u32, bool), port: u16, actions: Vec<Action>| {
         let tuple4 = exact.tuple4.map(|_| Tuple4 { src_port: port, ..Tuple4::default() });
-        let is_there = state & NEW == 0;
         let key = CtKey {
             state: Some(state & bits),
             mark: exact.mark.map(|_| u32::from(is_there)),
@@ -68,12 +69,18 @@ fn firewall(front: Vec<Action>, is_translated: bool, looks: Looks, second: &[Act
         let mask = mask.map(|mask| FlowKey { ct: exact, ..mask });
         install(&module, Match { key: FlowKey { ct: key, ..rest }, mask }, actions);
     };
-    let ports = if looks == Looks::Tuple { 1000..1000 + u16::from(CONNECTIONS) } else { 0..1 };
+    let ports = if looks == Looks::Tuple { 1000..1000 + u16::from(ALL_CONNECTIONS) } else { 0..1 };
     for port in ports {
         let commit = Action::Ct(Box::new(ct(true, new)));
-        flow(TRACKED | NEW, port, vec![commit, Action::Output(2)]);
-        flow(TRACKED | ESTABLISHED, port, [second.to_vec(), vec![Action::Output(3)]].concat());
-        flow(TRACKED | ESTABLISHED | REPLY, port, vec![Action::Output(4)]);
+        // The second packet of a new connection already has its mark and labels.
+        let states: &[bool] =
+            if matches!(looks, Looks::Mark | Looks::Labels) { &[false, true] } else { &[false] };
+        for is_there in states.iter().copied() {
+            flow((TRACKED | NEW, is_there), port, vec![commit.clone(), Action::Output(2)]);
+        }
+        let known = |state| (TRACKED | ESTABLISHED | state, true);
+        flow(known(0), port, [second.to_vec(), vec![Action::Output(3)]].concat());
+        flow(known(REPLY), port, vec![Action::Output(4)]);
     }
     module
 }
@@ -123,18 +130,41 @@ fn counts(module: &FlowModule) -> Vec<(u64, u64)> {
     dumped.iter().map(|(.., stats)| (stats.packets, stats.bytes)).collect()
 }
 
+/// All connections, by their tuples.
+fn connections(module: &FlowModule) -> Vec<String> {
+    let mut records = Vec::new();
+    let dumped = module.table().connections().dump(0, None, 0, usize::MAX, &mut records);
+    assert_eq!(dumped, None);
+    let mut lines = records.iter().map(|record| format!("{record:?}")).collect::<Vec<_>>();
+    lines.sort();
+    lines
+}
+
+/// Packets without a connection are one kind of those that runs consist of.
+#[test]
+fn a_run_commits_what_its_packets_begin() {
+    let module = firewall(vec![], false, Looks::State, &[]);
+    let frames =
+        |range: std::ops::Range<u8>| range.map(|number| frame(2 * number, false, false)).collect::<Vec<_>>();
+    let known = sent(&module, &frames(0..1), NOW_NS);
+    assert_eq!(known.0.len(), 1);
+    let (sent, dropped) = sent(&module, &frames(1..8), NOW_NS);
+    assert_eq!((sent.iter().map(|(.., port, _)| *port).collect::<Vec<_>>(), dropped), (vec![2; 7], vec![]));
+    assert_eq!(module.table().connections().len(), 8);
+}
+
 proptest! {
     #[test]
     fn runs_go_where_single_packets_go(
         batches in prop::collection::vec(
-            (prop::collection::vec((0..CONNECTIONS, any::<bool>()), 1..16), 0_u64..5),
+            (prop::collection::vec((0..ALL_CONNECTIONS, any::<bool>()), 1..16), 0_u64..5),
             1..4,
         ),
         is_translated in any::<bool>(),
         looks in prop::sample::select(vec![Looks::State, Looks::Mark, Looks::Labels, Looks::Tuple]),
         (sets_mark, is_ipv6) in any::<(bool, bool)>(),
     ) {
-        let first_ipv6 = if is_ipv6 && !is_translated && looks != Looks::Tuple { FIRST_IPV6 } else { CONNECTIONS };
+        let first_ipv6 = if is_ipv6 && !is_translated && looks != Looks::Tuple { FIRST_IPV6 } else { ALL_CONNECTIONS };
         let frame = |connection: u8, is_answer: bool| match connection < first_ipv6 {
             true => frame(connection, is_answer, is_translated),
             false => frame6(connection, is_answer),
@@ -146,7 +176,7 @@ proptest! {
         single.bypass_caches(0);
         let (mut now_ns, mut is_first) = (NOW_NS, true);
         for (packets, waits_s) in batches {
-            // All connections have seen both directions for some seconds.
+            // The established connections have seen both directions for some seconds.
             if std::mem::take(&mut is_first) {
                 for (connection, is_answer) in (0..CONNECTIONS).flat_map(|c| [(c, false), (c, true), (c, false)]) {
                     let frames = [frame(connection, is_answer)];
@@ -155,10 +185,14 @@ proptest! {
                 }
             }
             now_ns += waits_s * SECOND_NS;
-            let one = |(connection, is_answer): &(u8, bool)| frame(*connection, *is_answer);
+            // The client's packets begin the others.
+            let one = |(connection, is_answer): &(u8, bool)| {
+                frame(*connection, *is_answer && *connection < CONNECTIONS)
+            };
             let frames = packets.iter().map(one).collect::<Vec<_>>();
             prop_assert_eq!(sent(&run, &frames, now_ns), sent(&single, &frames, now_ns));
             prop_assert_eq!(counts(&run), counts(&single));
+            prop_assert_eq!(connections(&run), connections(&single));
         }
     }
 }
