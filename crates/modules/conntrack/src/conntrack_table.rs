@@ -180,6 +180,12 @@ impl ConntrackTable {
         true
     }
 
+    /// Touches memory of some of the connections that may come, so that no commit has to wait for it: 256 KiB at a time. Returns true once there is
+    /// enough. Call it until then, once a second, from one thread.
+    pub fn touch_ahead(&self) -> bool {
+        self.shared.touched.advance(&self.shared.places, &self.shared.links)
+    }
+
     /// Removes at most `steps` connections of a zone. Returns true if none is left.
     pub fn flush_zone(&self, zone: u16, mut steps: u32) -> bool {
         loop {

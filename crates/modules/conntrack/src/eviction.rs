@@ -75,14 +75,14 @@ impl Ports {
         self.by_number.get(port)
     }
 
-    /// Changes a port's entry, and moves the port to another class if necessary.
-    pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortConnections)) {
+    /// Changes a port's entry, and moves the port to another class if necessary. Returns whether it was.
+    pub(crate) fn change(&mut self, port: u16, change: impl FnOnce(&mut PortConnections)) -> bool {
         let entry = self.by_number.get_mut(port);
         change(entry);
         let class = entry.evictable.len().checked_ilog2().map_or(NO_CLASS, |class| class as u8);
         let (old, place) = (entry.class, entry.place as usize);
         if class == old {
-            return;
+            return false;
         }
         if let Some(others) = self.classes.get_mut(usize::from(old)) {
             others.swap_remove(place);
@@ -97,6 +97,7 @@ impl Ports {
         }
         let entry = self.by_number.get_mut(port);
         (entry.class, entry.place) = (class, place);
+        true
     }
 
     /// The heaviest class that has a port, plus one; 0 if no port has an evictable connection.

@@ -94,6 +94,7 @@ mod sctp;
 mod shard;
 mod table;
 mod tcp;
+mod touched;
 mod tracker;
 mod tuple;
 mod usual;

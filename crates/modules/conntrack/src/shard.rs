@@ -17,6 +17,7 @@ use crate::links::{Links, PLACES_MAX};
 use crate::memory::TableMemory;
 use crate::places::{Places, Vacant};
 use crate::policy::Policies;
+use crate::touched::TouchedPlaces;
 use crate::wheel::Wheel;
 
 /// Places beyond the number of connections, since all shards together may keep this many vacant.
@@ -87,6 +88,7 @@ pub(crate) struct Shared {
     /// Counts sweeps, to choose the shard that begins.
     pub(crate) sweeps: AtomicU32,
     pub(crate) adoption: Adoption,
+    pub(crate) touched: TouchedPlaces,
     /// An index without connections.
     pub(crate) no_index: Index,
 }
@@ -123,6 +125,7 @@ impl Shared {
             port_lens: (0..PORTS).map(|_| AtomicU32::new(0)).collect(),
             sweeps: AtomicU32::new(0),
             adoption,
+            touched: TouchedPlaces::default(),
             no_index: Index::none(),
         }
     }

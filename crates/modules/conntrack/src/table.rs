@@ -318,14 +318,16 @@ impl<'a> Table<'a> {
         if is_in == is_evictable {
             return;
         }
-        self.state.ports.change(port, |entry| {
+        let is_moved = self.state.ports.change(port, |entry| {
             if is_evictable {
                 entry.evictable.push(links, ListKind::Evictable, index, 1);
             } else {
                 entry.evictable.remove(links, ListKind::Evictable, index);
             }
         });
-        self.shard.heaviest.store(self.state.ports.heaviest_class(), Ordering::Relaxed);
+        if is_moved {
+            self.shard.heaviest.store(self.state.ports.heaviest_class(), Ordering::Relaxed);
+        }
     }
 
     /// Updates lists after changes by packets.

@@ -265,7 +265,7 @@ impl Adoptions {
     }
 }
 
-/// Removes expired connections, a part at a time.
+/// Removes expired connections and prepares memory for others, a part at a time.
 #[derive(Debug, Default)]
 pub(super) struct Sweeps {
     next: Option<Instant>,
@@ -284,7 +284,8 @@ impl Sweeps {
             return;
         }
         let now_ms = clock::now_ms();
-        let swept = made(places).map(|connections| connections.sweep(now_ms, SWEEP_STEPS));
+        let swept = made(places)
+            .map(|connections| connections.sweep(now_ms, SWEEP_STEPS) & connections.touch_ahead());
         let are_all = swept.fold(true, |all, is_done| all & is_done);
         self.next = Some(if are_all { now + SWEEP_PAUSE } else { now });
     }

@@ -1,0 +1,80 @@
+//! Touches the memory of places ahead of their use. A page fault takes longer than a commit, and would happen under its shard's lock.
+//!
+//! Once for each period, which the caller chooses, the table counts the places that were taken. As many again, and a
+//! quarter more, are touched for the next one. So memory grows by one period's use beyond what connections occupy.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::links::{LINK_WORDS, Links};
+use crate::place::PLACE_WORDS;
+use crate::places::Places;
+
+/// Places that are touched ahead at least.
+const AHEAD_MIN: u32 = 1024;
+/// Places that one call touches: 64 pages.
+const TOUCHED_AT_ONCE: u32 = 1024;
+const PAGE_BYTES: usize = 4096;
+/// Places whose words, and whose links, fill a page.
+const PLACES_OF_PAGE: u32 = (PAGE_BYTES / (PLACE_WORDS * size_of::<u64>())) as u32;
+const LINKS_OF_PAGE: u32 = (PAGE_BYTES / (LINK_WORDS * size_of::<u64>())) as u32;
+
+/// Which places are touched. One thread changes it.
+#[derive(Debug, Default)]
+pub(crate) struct TouchedPlaces {
+    /// The first place that is not touched.
+    end: AtomicU32,
+    /// The end of this period.
+    target: AtomicU32,
+    /// Places that had been taken when the period began.
+    used: AtomicU32,
+}
+
+impl TouchedPlaces {
+    /// Touches some more places. Returns true at the end of a period.
+    pub(crate) fn advance(&self, places: &Places, links: &Links) -> bool {
+        let used = places.taken();
+        let from = self.end.load(Ordering::Relaxed).max(used);
+        let mut target = self.target.load(Ordering::Relaxed);
+        if from >= target {
+            let recent = used.saturating_sub(self.used.swap(used, Ordering::Relaxed));
+            target = used.saturating_add((recent + recent / 4).max(AHEAD_MIN)).min(places.count());
+            self.target.store(target, Ordering::Relaxed);
+        }
+        let to = target.min(from.saturating_add(TOUCHED_AT_ONCE)).max(from);
+        (from..to).filter(|index| index % PLACES_OF_PAGE == 0).for_each(|index| places.touch(index));
+        (from..to).filter(|index| index % LINKS_OF_PAGE == 0).for_each(|index| links.touch(index));
+        self.end.store(to, Ordering::Relaxed);
+        to >= target
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::bounds::CtBounds;
+    use crate::conntrack_table::ConntrackTable;
+
+    #[test]
+    fn as_many_places_are_touched_as_were_taken() {
+        let table = ConntrackTable::new(CtBounds { connections_max: 100_000, ..CtBounds::default() }, 0);
+        let end = || table.shared.touched.end.load(super::Ordering::Relaxed);
+        let period = || while !table.touch_ahead() {};
+        period();
+        assert_eq!(end(), super::AHEAD_MIN);
+        let mut vacant = crate::places::Vacant::default();
+        let mut take = |count: u32| {
+            for _ in 0..count {
+                table.shared.places.take(&table.shared.links, &mut vacant).expect("a place");
+            }
+        };
+        // What is touched suffices for the same number again.
+        take(6400);
+        period();
+        assert_eq!(end(), 6400 + 8000);
+        take(64);
+        period();
+        assert_eq!(end(), 6400 + 8000, "nothing more is wanted");
+        take(100_000 - 6464);
+        period();
+        assert_eq!(end(), table.shared.places.count());
+    }
+}
