@@ -81,8 +81,6 @@ pub(crate) enum Search {
 enum Walk {
     Found(Found),
     Absent,
-    /// The chain has more steps than were made.
-    Long,
     Unsure,
 }
 
@@ -195,7 +193,7 @@ fn step<'p>(
 
 #[inline(always)]
 fn step6<'p>(places: Rows<'p>, link: u32, words: &[u64; TUPLE_WORDS]) -> Option<Step<'p>> {
-    step(places, link, |place, direction| place.has_tuple6(direction, words))
+    step(places, link, |place, direction| place.has_tuple(direction, words))
 }
 
 #[inline(never)]
@@ -328,10 +326,10 @@ impl Index {
         for _ in 0..SEARCHES_MAX {
             let splits = self.splits.load(Ordering::Acquire);
             let has_tuple = |place: Place<'_>, direction| place.has_tuple(direction, words);
-            match self.walk::<CHAIN_MAX>(places.rows(), hash, has_tuple) {
+            match self.walk(places.rows(), hash, has_tuple) {
                 Walk::Unsure => {}
                 Walk::Found(found) => return Search::Found(found),
-                Walk::Absent | Walk::Long => {
+                Walk::Absent => {
                     fence(Ordering::Acquire);
                     if splits & 1 == 0 && self.splits.load(Ordering::Relaxed) == splits {
                         return Search::Absent;
@@ -349,38 +347,58 @@ impl Index {
     }
 
     #[inline(always)]
-    fn walk<const STEPS: usize>(
-        &self,
-        places: Rows<'_>,
-        hash: u32,
-        has_tuple: impl Fn(Place<'_>, Direction) -> bool,
-    ) -> Walk {
+    fn walk(&self, places: Rows<'_>, hash: u32, has_tuple: impl Fn(Place<'_>, Direction) -> bool) -> Walk {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
-        for _ in 0..STEPS {
+        for _ in 0..CHAIN_MAX {
             let Some((index, direction)) = named(next) else { return Walk::Absent };
             let Some(place) = places.get(index) else { return Walk::Unsure };
-            let version = place.version();
-            if has_tuple(place, direction) && version.is_live() {
+            let (version, this) = (place.version(), place.hash(direction));
+            if this == hash && has_tuple(place, direction) && version.is_live() {
                 return Walk::Found(Found { index, direction, version });
             }
-            let this = place.hash(direction);
             next = place.chain(direction);
             if !version.is_live() || shape.bucket_of(this) != bucket || !place.is_still_connection(version) {
                 return Walk::Unsure;
             }
         }
-        Walk::Long
+        Walk::Absent
     }
 
-    /// Whether no connection has a tuple of this hash and these words, and its bucket has room for two more. It requires the shard's lock, so
-    /// nothing disturbs the search. Returns false also for a chain that has to be mended.
-    pub(crate) fn has_room_for(&self, places: &Places, hash: u32, words: &[u64; TUPLE_WORDS]) -> bool {
-        let has_tuple = |place: Place<'_>, direction| place.has_tuple(direction, words);
-        let is_absent =
-            matches!(self.walk::<{ CHAIN_MAX - 2 }>(places.rows(), hash, has_tuple), Walk::Absent);
-        is_absent && !self.heads.atomics().is_empty()
+    /// Whether no connection has this hash, and its bucket has room for two more. It requires the shard's lock, so nothing disturbs
+    /// the search. Returns false also for a chain that has to be mended.
+    pub(crate) fn has_room_for(&self, places: &Places, hash: u32) -> bool {
+        let (rows, shape) = (places.rows(), self.shape());
+        let bucket = shape.bucket_of(hash);
+        let mut next = self.head(bucket);
+        for _ in 0..CHAIN_MAX - 2 {
+            let Some((index, direction)) = named(next) else { return !self.heads.atomics().is_empty() };
+            // One cache line of each connection is enough.
+            let Some(place) = rows.get(index) else { return false };
+            let this = place.hash(direction);
+            if this == hash || shape.bucket_of(this) != bucket {
+                return false;
+            }
+            next = place.chain(direction);
+        }
+        false
+    }
+
+    /// Prefetches the first connection of a chain that will be split soon.
+    fn prefetch_split(&self, places: &Places) {
+        /// Splits until then; an insertion does up to two.
+        const AHEAD: u32 = 4;
+        let first = named(self.head(self.shape().split + AHEAD));
+        if let Some(place) = first.and_then(|(index, _)| places.get(index)) {
+            place.prefetch_chains();
+        }
+    }
+
+    /// Prefetches the heads of a connection's chains.
+    pub(crate) fn prefetch_heads(&self, place: Place<'_>) {
+        let buckets = self.buckets();
+        Direction::BOTH.into_iter().for_each(|direction| buckets.prefetch_head(place.hash(direction)));
     }
 
     /// Whether a hash's bucket has room for two more.
@@ -465,6 +483,7 @@ impl Index {
         for _ in 0..2 {
             if self.shape().buckets() < tuples {
                 self.split_one(places);
+                self.prefetch_split(places);
             }
         }
     }

@@ -16,7 +16,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_sync::Version;
+use lasthop_sync::{Version, prefetch};
 
 use crate::adjust::SequenceShifts;
 use crate::connection::{Connection, CtId, Progress};
@@ -147,6 +147,12 @@ impl<'a> Place<'a> {
         (self.load(HASHES_AT) >> (32 * direction.index())) as u32
     }
 
+    /// Prefetches hashes and chains.
+    #[inline]
+    pub(crate) fn prefetch_chains(self) {
+        prefetch(&self.0[CHAIN_AT]);
+    }
+
     /// The next link in the chain of a direction.
     #[inline]
     pub(crate) fn chain(self, direction: Direction) -> u32 {
@@ -166,11 +172,6 @@ impl<'a> Place<'a> {
         std::array::from_fn(|at| self.load(start + at))
     }
 
-    #[inline]
-    pub(crate) fn has_tuple(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
-        self.tuple_words(direction) == *words
-    }
-
     /// Whether it has this IPv4 tuple: addresses and last word.
     #[inline(always)]
     pub(crate) fn has_tuple4(self, direction: Direction, [src, dst, last]: [u64; 3]) -> bool {
@@ -179,9 +180,9 @@ impl<'a> Place<'a> {
         self.load(start + TUPLE_WORDS - 1) == last && self.load(start) == src && self.load(start + 1) == dst
     }
 
-    /// The same for the words of an IPv6 tuple.
+    /// The same for any tuple's words.
     #[inline(always)]
-    pub(crate) fn has_tuple6(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
+    pub(crate) fn has_tuple(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
         let start = TUPLES_AT + TUPLE_WORDS * direction.index();
         words.iter().enumerate().rev().all(|(at, word)| self.load(start + at) == *word)
     }

@@ -121,6 +121,9 @@ impl Places {
         let index = vacant.first.checked_sub(1)?;
         vacant.first = links.get(index, ListKind::Wheel).behind;
         vacant.len -= 1;
+        if let Some(next) = vacant.first.checked_sub(1).and_then(|next| self.get(next)) {
+            next.prefetch();
+        }
         Some(index)
     }
 

@@ -168,11 +168,8 @@ impl<'a> Table<'a> {
     /// buckets have room.
     pub(crate) fn rooms_for(&self, connection: &Connection) -> Option<[u32; 2]> {
         let hashes = connection.tuples.each_ref().map(|tuple| self.shared.key.of_tuple(tuple));
-        let mut both = connection.tuples.iter().zip(hashes);
-        let has_room = |(tuple, hash): (&CtTuple, u32)| {
-            self.shard.index.has_room_for(&self.shared.places, hash, &tuple.words())
-        };
-        both.all(has_room).then_some(hashes)
+        let has_room = |hash: &u32| self.shard.index.has_room_for(&self.shared.places, *hash);
+        hashes.iter().all(has_room).then_some(hashes)
     }
 
     /// Inserts a connection whose tuples and buckets are known to be free. It evicts another one if necessary.
@@ -274,10 +271,22 @@ impl<'a> Table<'a> {
             let Some(index) = next else { return false };
             next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
             if self.remove(index, End::Evicted) {
+                self.prefetch_victims(next);
                 return true;
             }
         }
         false
+    }
+
+    /// Prefetches what the next evictions of a port read: of the next connection the heads of its chains, and of the one behind it what
+    /// the former needs. A flood of new connections evicts one for each.
+    fn prefetch_victims(&self, next: Option<u32>) {
+        let Some((next, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
+        self.shard.index.prefetch_heads(place);
+        let behind = self.shared.links.get(next, ListKind::Evictable).behind.checked_sub(1);
+        if let Some(behind) = behind.and_then(|behind| self.place(behind)) {
+            behind.prefetch();
+        }
     }
 
     /// Removes a connection. Returns false if it stays, since a worker that is changing it does not run.

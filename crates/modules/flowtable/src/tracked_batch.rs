@@ -93,7 +93,7 @@ impl TrackedBatch {
         (first, headers): (usize, &[Header]),
     ) -> usize {
         let headers = &headers[first..];
-        if zone.is_large() {
+        if zone.is_large() && headers.len() > 1 {
             prefetch::<TAG, WINDOW>(zone, headers);
         }
         let mut count = 0;

@@ -44,6 +44,8 @@ impl UsualZone<'_> {
             return false;
         }
         let (hash, words) = (self.hash_of(packet), self.words_of(packet));
+        // Most are committed.
+        self.buckets.prefetch_head(self.hash_of_reply(&words));
         matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
     }
 
@@ -56,6 +58,7 @@ impl UsualZone<'_> {
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
     ) -> bool {
+        self.buckets.prefetch_first(self.places, self.hash_of_reply(&self.words_of(packet)));
         let is_usual = is_plain(request) && request.zone == self.number();
         let connection =
             is_usual.then(|| self.beginning(packet, (frame_len_bytes, in_port), request)).flatten();
@@ -86,6 +89,14 @@ impl UsualZone<'_> {
         (connection.packets[0], connection.bytes[0]) = (1, frame_len_bytes.into());
         connection.write_over(request);
         Some(connection)
+    }
+
+    /// The hash of the tuple of the replies to a packet with these words.
+    fn hash_of_reply(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
+        let [src, dst, src_high, dst_high, last] = *words;
+        let ports = (last >> 32) as u32;
+        let last = u64::from(ports.rotate_left(16)) << 32 | u64::from(last as u32);
+        self.shared.key.of_words_of_tuple(&[dst, src, dst_high, src_high, last])
     }
 
     fn words_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> [u64; TUPLE_WORDS] {
