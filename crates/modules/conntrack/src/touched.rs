@@ -10,7 +10,7 @@ use crate::place::PLACE_WORDS;
 use crate::places::Places;
 
 /// Places that are touched ahead at least.
-const AHEAD_MIN: u32 = 1024;
+const AHEAD_MIN: u32 = 4096;
 /// Places that one call touches: 64 pages.
 const TOUCHED_AT_ONCE: u32 = 1024;
 const PAGE_BYTES: usize = 4096;
