@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   header   layout, places used so far, key of the hash, shape of each shard's index     one page
-//!   places   of 256 bytes each, used in order: pages are touched as they are used
+//!   places   of 256 bytes each, used in order: pages are allocated a little ahead of their use
 //!   heads    of each shard's index: a word for each possible bucket
 //! ```
 
