@@ -27,8 +27,8 @@ use crate::groups::Groups;
 use crate::leases::Leases;
 use crate::ports::Port;
 
+mod dhcp_learning;
 mod forgetting;
-mod learning;
 #[cfg(test)]
 mod tests;
 
@@ -152,7 +152,7 @@ impl Switch {
 
     /// Adds a port, or changes its settings.
     pub(crate) fn set_port(&mut self, settings: PortSettings) {
-        let (name, learner) = (settings.name.clone(), learning::learner(&settings));
+        let (name, learner) = (settings.name.clone(), dhcp_learning::learner(&settings));
         if self.settings.insert(name.clone(), settings.clone()) == Some(settings) {
             return;
         }
