@@ -18,7 +18,7 @@ use lasthop_wire::headers::{PROTO_ICMPV6, PROTO_TCP};
 use lasthop_wire::{Layers, Network};
 
 use crate::bounds::CtRefusal;
-use crate::connection::{DYING, SEQUENCE_ADJUSTED};
+use crate::connection::{Connection, DYING, SEQUENCE_ADJUSTED};
 use crate::edit::{Editor, NotInImage};
 use crate::expect::Expectation;
 use crate::helper::is_cut_short;
@@ -116,22 +116,29 @@ impl Tracking<'_> {
     /// Handles a packet of a known connection.
     fn known(&mut self, packet: &PacketImage<'_>, look: Look, request: &CtRequest, now_ms: u64) -> CtVerdict {
         let is_written = request.commit == CtCommit::No || self.write_over(look.index, request);
+        let Some(connection) = self.table.get(look.index) else { return CtVerdict::default() };
+        let refused = (!is_written).then_some(CtRefusal::Contended);
+        self.pass(packet, look, (&connection, refused), request, now_ms)
+    }
+
+    /// The verdict for a packet of this connection, unless it is refused.
+    fn pass(
+        &mut self,
+        packet: &PacketImage<'_>,
+        look: Look,
+        (connection, refused): (&Connection, Option<CtRefusal>),
+        request: &CtRequest,
+        now_ms: u64,
+    ) -> CtVerdict {
         let Some(place) = self.table.place(look.index) else { return CtVerdict::default() };
-        let tuples = [place.tuple(Direction::Original), place.tuple(Direction::Reply)];
-        let metadata =
-            metadata_of(&self.table.shared.places, place, place.status(), look.direction, &tuples[0]);
-        let connection = self.table.id(look.index);
+        let (places, original) = (&self.table.shared.places, connection.tuple(Direction::Original));
+        let metadata = metadata_of(places, place, connection.status, look.direction, original);
         let mut editor = Editor::new(packet);
-        let done = self.rewrite(&mut editor, packet, look, request, now_ms);
-        let refusal = match done {
-            Err(NotInImage) => Some(CtRefusal::NotInImage),
-            Ok(_) if !is_written => Some(CtRefusal::Contended),
-            Ok(_) => None,
-        };
-        if let Some(refusal) = refusal {
+        let done = self.rewrite(&mut editor, packet, (look, connection), request, now_ms);
+        if let Some(refusal) = done.err().map(|NotInImage| CtRefusal::NotInImage).or(refused) {
             return CtVerdict { metadata, refused: Some(self.table.refuse(refusal)), ..CtVerdict::default() };
         }
-        let rewrites = editor.finish();
+        let (rewrites, connection) = (editor.finish(), self.table.id(look.index));
         let verdict = CtVerdict { metadata, rewrites, connection, ..CtVerdict::default() };
         with_state(verdict, done.unwrap_or_default())
     }
@@ -141,11 +148,10 @@ impl Tracking<'_> {
         &mut self,
         editor: &mut Editor<'_>,
         packet: &PacketImage<'_>,
-        look: Look,
+        (look, connection): (Look, &Connection),
         request: &CtRequest,
         now_ms: u64,
     ) -> Result<u32, NotInImage> {
-        let Some(connection) = self.table.get(look.index) else { return Ok(0) };
         let mut nat_bits = 0;
         if request.nat.is_some() && !look.is_translated {
             let (from, to) = passage(&connection.tuples, look.direction);

@@ -69,8 +69,9 @@ pub const ALL: &[Scenario] = &[
         Plan { frames: plan.frames.into_iter().map(tagged).collect(), ..plan }
     }),
     ("ct-nat", || tracked(true)),
-    ("ct-new", || beginning(BATCH)),
-    ("ct-new-single", || beginning(1)),
+    ("ct-new", || beginning(BATCH, false)),
+    ("ct-new-single", || beginning(1, false)),
+    ("ct-new-nat", || beginning(BATCH, true)),
     // Frames that are 20 bytes longer than the others, otherwise equal.
     ("ct6", tracked6),
     ("flow-cached-tcp6", || Plan { decider: flows(0, true).decider, ..tracked6() }),
@@ -89,10 +90,10 @@ pub fn tracked(is_translated: bool) -> Plan {
     Plan { decider: Decider::Tracked { is_translated }, ..Plan::bridged(frames) }
 }
 
-/// Packets that each begin a connection, which is committed.
-fn beginning(count: usize) -> Plan {
+/// Packets that each begin a connection, which is committed. With `is_translated`, with another source.
+fn beginning(count: usize, is_translated: bool) -> Plan {
     let frames = (0..count as u8).map(|number| handshake(number, false, false, TCP_SYN)).collect();
-    Plan { is_new: true, decider: Decider::Tracked { is_translated: false }, ..Plan::bridged(frames) }
+    Plan { is_new: true, decider: Decider::Tracked { is_translated }, ..Plan::bridged(frames) }
 }
 
 /// Packets of different flows.

@@ -31,10 +31,10 @@ impl Tracking<'_> {
             return CtVerdict { metadata, ..CtVerdict::default() };
         }
         match self.commit(packet, tuple, expected.as_ref(), request, now_ms) {
-            Ok(index) => {
+            Ok((index, connection)) => {
                 let look =
                     Look { index, direction: Direction::Original, is_first: true, is_translated: false };
-                let verdict = self.known(packet, look, request, now_ms);
+                let verdict = self.pass(packet, look, (&connection, None), request, now_ms);
                 if verdict.refused.is_some() {
                     self.table.remove(index, End::Deleted);
                 }
@@ -65,7 +65,7 @@ impl Tracking<'_> {
         expected: Option<&Expectation>,
         request: &CtRequest,
         now_ms: u64,
-    ) -> Result<u32, CtRefusal> {
+    ) -> Result<(u32, Connection), CtRefusal> {
         let policy = self.table.shared.policies.get(request.policy);
         let (progress, timeout_ms) = first(packet, tuple, policy, now_ms).ok_or(CtRefusal::TupleTaken)?;
         let translation = self.translation(tuple, expected, request.nat.as_ref(), now_ms)?;
@@ -82,12 +82,13 @@ impl Tracking<'_> {
             connection.master = Some(expected.master);
             (connection.mark, connection.labels) = (master.mark, master.labels);
         }
+        connection.write_over(request);
         let index = self.table.insert(&connection, now_ms)?;
         if let Some(expected) = expected {
             self.table.state.expectations.remove(expected);
             self.tell_expected();
         }
-        Ok(index)
+        Ok((index, connection))
     }
 
     /// The reply tuple of a new connection.
