@@ -57,6 +57,9 @@ struct SecondFlow {
     port: PortId,
 }
 
+/// Where a second flow sends a packet, and the ends that the packet leaves with if they differ.
+type Destination = (PortId, Option<UsualEnds>);
+
 impl Executor<'_> {
     /// Forwards usual packets whose mini key has `KEY` words, starting at packet number `first`, that are sent
     /// unchanged, or after they were tracked. It stops at the first packet of another kind or flow, and returns the number
@@ -183,16 +186,25 @@ impl Executor<'_> {
         let (ct, translation) = self.tracked.whole(at, run.is_whole);
         if translation.is_none() && !self.local.pending.is_any() {
             let known = self.known_second::<KEY>(run, (at, ct), header, cache_key);
-            let port = known.and_then(|known| match Step(known.program) {
-                step if step.is(Code::Output) => self.shared.numbers.port(step.operand(0, 16) as u16),
+            let destination = known.and_then(|known| match Step(known.program) {
+                step if step.is(Code::Output) => {
+                    Some((self.shared.numbers.port(step.operand(0, 16) as u16)?, None))
+                }
                 step if is_beginning(ct.0[0]) => match KEY {
                     MINI_KEY4_WORDS => self.commit_then_output::<WINDOW4_BYTES>(run, step, header),
                     _ => self.commit_then_output::<WINDOW6_BYTES>(run, step, header),
                 },
                 _ => None,
             });
-            if let (Some(known), Some(port)) = (known, port) {
-                return Some(SecondFlow { stats: known.stats, port });
+            match (known, destination) {
+                (Some(SecondHit { stats, .. }), Some((port, None))) => {
+                    return Some(SecondFlow { stats, port });
+                }
+                (Some(SecondHit { stats, .. }), Some((port, Some(to)))) => {
+                    self.send_committed((run, stats), (packet, header), &to, port, cache_key.tcp_flags);
+                    return None;
+                }
+                _ => {}
             }
         }
         let mut counted = CountedRun::default();
@@ -235,15 +247,39 @@ impl Executor<'_> {
         Some(SecondHit { program: hit.program, stats: hit.stats })
     }
 
-    /// Commits the connection that a packet begins, if `step` is the program `ct(commit),output`. Returns the port. `None`, with nothing
-    /// done, for another program or if the commit has to take the general path.
+    /// Sends a packet whose connection was committed with a translation, and counts it for both flows.
+    fn send_committed(
+        &mut self,
+        (run, stats): (&TrackedRun<'_>, u32),
+        (packet, header): (usize, &Header),
+        to: &UsualEnds,
+        port: PortId,
+        tcp_flags: u16,
+    ) {
+        let mut counted = CountedRun::default();
+        counted.add(header.frame_len_bytes(), tcp_flags);
+        for stats in [run.stats, stats] {
+            run.stock.count_run(EntryId::of(stats), counted, self.now_ns);
+        }
+        self.local.note_cached(2);
+        let Some((image, edited)) = self.verdicts.copy_image(header) else {
+            return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
+        };
+        if let Some(usual) = UsualPacket4::of(header.bytes(), &header.offload) {
+            usual.translate(edited.bytes_mut(), to);
+        }
+        self.verdicts.push(Output { packet: packet as u16, image, port, truncate_len_bytes: EVERYTHING });
+    }
+
+    /// Commits the connection that a packet begins, if `step` is the program `ct(commit),output`. `None`, with nothing done, for another
+    /// program or if the commit has to take the general path.
     #[inline(never)]
     fn commit_then_output<const WINDOW: usize>(
         &self,
         run: &TrackedRun<'_>,
         step: Step,
         header: &Header,
-    ) -> Option<PortId> {
+    ) -> Option<Destination> {
         let (place, len) = step.place()?;
         let (first, rest) = self.shared.arena.words(place, len).split_first()?;
         let commit = Step(first.load(Ordering::Relaxed));
@@ -258,7 +294,8 @@ impl Executor<'_> {
         let port = self.shared.numbers.port(last.operand(0, 16) as u16)?;
         let in_port = self.shared.numbers.port(run.in_port).unwrap_or(PortId::INTERNAL);
         let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload)?;
-        run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request).then_some(port)
+        let translation = run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request)?;
+        Some((port, translation))
     }
 
     /// The flow of a usual IPv6 packet in a later pass, if it is in the cache, which has whole keys for it. So this costs more than for IPv4;

@@ -13,9 +13,10 @@ use lasthop_flow::ct_state::{NEW, TRACKED};
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
-use super::{UsualPacket, UsualZone};
+use super::{UsualEnds, UsualPacket, UsualZone};
 use crate::connection::{Connection, Progress};
 use crate::index::Search;
+use crate::nat::{Selection, Translation};
 use crate::progress::first;
 use crate::request::{CtCommit, CtRequest};
 use crate::table::Table;
@@ -49,42 +50,54 @@ impl UsualZone<'_> {
         matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
     }
 
-    /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns false if that has
-    /// to take the general path, which also finds the reason for a refusal.
+    /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
+    /// if they differ. `None` if that has to take the general path, which also finds the reason for a refusal.
     #[must_use]
     pub fn commit<const WINDOW: usize>(
         &self,
         packet: &UsualPacket<'_, WINDOW>,
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
-    ) -> bool {
-        self.buckets.prefetch_first(self.places, self.hash_of_reply(&self.words_of(packet)));
-        let is_usual = is_plain(request) && request.zone == self.number();
-        let connection =
-            is_usual.then(|| self.beginning(packet, (frame_len_bytes, in_port), request)).flatten();
-        let Some(connection) = connection else { return false };
+    ) -> Option<Option<UsualEnds>> {
+        let words = self.words_of(packet);
+        self.buckets.prefetch_first(self.places, self.hash_of_reply(&words));
+        let is_plain = request.commit != CtCommit::No && request.helper.is_none();
+        let nat = request.nat.filter(|nat| !keeps_ends(nat));
+        if !is_plain || request.zone != self.number() || (nat.is_some() && UsualPacket::<WINDOW>::IS_IPV6) {
+            return None;
+        }
+        let mut connection =
+            self.beginning(packet, &CtTuple::from_words(words), (frame_len_bytes, in_port), request)?;
         let mut table = Table::of_zone(self.shared, request.zone);
-        let is_expected = table.shard.expected.load(Ordering::Relaxed) != 0;
-        let rooms = if is_expected { None } else { table.rooms_for(&connection) };
-        rooms.is_some_and(|hashes| table.insert_free(&connection, hashes).is_ok())
+        if table.shard.expected.load(Ordering::Relaxed) != 0 {
+            return None;
+        }
+        if let Some(nat) = &nat {
+            let tuple = connection.tuples[0];
+            let Translation { reply, status } =
+                Selection { table: &mut table, now_ms: self.now_ms }.choose(&tuple, nat)?;
+            (connection.tuples[1], connection.status) = (reply, status);
+        }
+        let hashes = table.rooms_for(&connection)?;
+        table.insert_free(&connection, hashes).ok()?;
+        Some((connection.status != 0).then(|| UsualEnds::of_words(&connection.tuples[1].words()).reversed()))
     }
 
-    /// The connection that a packet begins.
+    /// The connection of this tuple, which a packet begins, without a translation.
     fn beginning<const WINDOW: usize>(
         &self,
         packet: &UsualPacket<'_, WINDOW>,
+        tuple: &CtTuple,
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
     ) -> Option<Connection> {
-        let tuple = CtTuple::from_words(self.words_of(packet));
-        let reply = tuple.inverse()?;
         let policy = self.policies.get(request.policy);
         let (progress, timeout_ms) = match packet.proto() {
             PROTO_UDP => (Progress::Udp { since_ms: self.now_ms }, 1000 * u64::from(policy.udp_s(false))),
-            _ => first(&packet.image(frame_len_bytes, in_port)?, &tuple, policy, self.now_ms)?,
+            _ => first(&packet.image(frame_len_bytes, in_port)?, tuple, policy, self.now_ms)?,
         };
-        let mut connection =
-            Connection::new([tuple, reply], progress, self.now_ms.saturating_add(timeout_ms));
+        let expires_ms = self.now_ms.saturating_add(timeout_ms);
+        let mut connection = Connection::new([*tuple, tuple.inverse()?], progress, expires_ms);
         (connection.in_port, connection.policy) = (in_port, request.policy);
         (connection.packets[0], connection.bytes[0]) = (1, frame_len_bytes.into());
         connection.write_over(request);
@@ -104,13 +117,8 @@ impl UsualZone<'_> {
     }
 }
 
-/// Whether a commit leaves the tuples of a connection as they are unless they clash, and attaches no helper.
-fn is_plain(request: &CtRequest) -> bool {
-    let is_unchanging = |nat: &Nat| {
-        let is_random = nat.is_random || nat.is_hashed;
-        nat.source != Some(NatSource::Dst) && nat.range == NatRange::default() && !is_random
-    };
-    request.commit != CtCommit::No
-        && request.helper.is_none()
-        && request.nat.as_ref().is_none_or(is_unchanging)
+/// Whether a translation leaves addresses and ports as they are, unless they clash.
+fn keeps_ends(nat: &Nat) -> bool {
+    let is_random = nat.is_random || nat.is_hashed;
+    nat.source != Some(NatSource::Dst) && nat.range == NatRange::default() && !is_random
 }

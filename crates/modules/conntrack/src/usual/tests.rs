@@ -227,14 +227,14 @@ fn again(
     CtVerdict { connection: None, ..verdict }
 }
 
-/// The short way of a packet that begins a connection: its state. `commit` is done the short way if that is possible.
+/// The short way of a packet that begins a connection: its state, and the frame as it leaves if `commit` can be done the short way.
 fn short_beginning<const WINDOW: usize>(
     table: &crate::ConntrackTable,
     frame: &[u8],
     offload: Offload,
     commit: &CtRequest,
     now_ms: u64,
-) -> Option<(CtMetadata, bool)> {
+) -> Option<(CtMetadata, Option<Vec<u8>>)> {
     let usual = UsualPacket::<WINDOW>::of(frame, &offload)?;
     let (zone, len_bytes) = (table.usual_zone(ZONE, false, now_ms), frame.len() as u32);
     if !zone.begins(&usual, len_bytes) {
@@ -243,7 +243,15 @@ fn short_beginning<const WINDOW: usize>(
     let last = u64::from(usual.proto()) << PROTO_SHIFT | u64::from(ZONE) << ZONE_SHIFT;
     let original = Some(crate::CtTuple::from_words(usual.tuple_words(last)));
     let metadata = CtMetadata { state: BEGINNING_STATE, zone: ZONE, original, ..CtMetadata::default() };
-    Some((metadata, zone.commit(&usual, (len_bytes, PORT), commit)))
+    let translation = zone.commit(&usual, (len_bytes, PORT), commit);
+    let leaves = translation.map(|translation| {
+        let (mut leaves, usual) = (frame.to_vec(), UsualPacket4::of(frame, &offload));
+        if let (Some(to), Some(usual)) = (translation, usual) {
+            usual.translate(&mut leaves, &to);
+        }
+        leaves
+    });
+    Some((metadata, leaves))
 }
 
 fn short_way(
@@ -397,14 +405,15 @@ impl Pair {
             Layer::Ipv6 => short_beginning::<WINDOW6_BYTES>(short, &frame, offload, commit, now_ms),
             _ => short_beginning::<WINDOW4_BYTES>(short, &frame, offload, commit, now_ms),
         };
-        let is_committed = beginning.is_some_and(|(_, is_committed)| is_committed);
-        let seen = match beginning {
-            Some((metadata, _)) => metadata,
-            None => long_way(short, &frame, offload, &tracks, now_ms).0,
-        };
+        let (seen, leaves) =
+            beginning.unwrap_or_else(|| (long_way(short, &frame, offload, &tracks, now_ms).0, None));
         assert_eq!(seen, wanted, "{step:?}");
-        if !is_committed {
-            assert_eq!(again(short, (&frame, &seen), offload, commit, now_ms), left, "{step:?}");
+        let is_committed = leaves.is_some();
+        match leaves {
+            Some(leaves) => {
+                assert_eq!((leaves, None), (left.rewrites.applied(&frame), left.refused), "{step:?}")
+            }
+            None => assert_eq!(again(short, (&frame, &seen), offload, commit, now_ms), left, "{step:?}"),
         }
         assert_eq!(words(short), words(long), "{step:?}, the short way: {is_committed}");
         is_committed
@@ -462,6 +471,33 @@ fn usual_packets_begin_connections_the_short_way() {
             let other = Step { flags: SYN | ACK, ..pair.plain(1) };
             assert!(!pair.pass_and_commit(&other, &commit), "{connection}");
         }
+    }
+}
+
+#[test]
+fn usual_packets_are_translated_where_they_begin_connections() {
+    let range = |ip: [u8; 4]| NatRange { ip_min: Some(ip.into()), ..NatRange::default() };
+    for source in [NatSource::Src, NatSource::Dst] {
+        let nat = Some(Nat { source: Some(source), range: range([192, 0, 2, 99]), ..Nat::default() });
+        let commit = CtRequest { commit: CtCommit::Yes, zone: ZONE, nat, ..CtRequest::default() };
+        let mut pair = Pair::empty(Layer::Ipv4);
+        for (connection, sum, tags) in (0..CONNECTIONS).flat_map(|c| [(c, 1, 0), (c, 3, 1)]) {
+            let step = Step { flags: SYN, sum, tags, payload_bytes: 12, ..pair.plain(connection) };
+            let is_first = sum == 1;
+            assert_eq!(pair.pass_and_commit(&step, &commit), is_first, "{connection}");
+        }
+        assert_eq!(pair.tables[0].len(), u32::from(CONNECTIONS));
+        let mut ipv6 = Pair::empty(Layer::Ipv6);
+        let step = Step { flags: SYN, payload_bytes: 12, ..ipv6.plain(0) };
+        let nat = Some(Nat { is_random: true, source: Some(source), ..Nat::default() });
+        let left = short_beginning::<WINDOW6_BYTES>(
+            &ipv6.tables[0],
+            &frame(&step, Layer::Ipv6, &mut ipv6.numbers),
+            Offload::default(),
+            &CtRequest { nat, ..commit },
+            BEGAN_MS,
+        );
+        assert!(left.is_some_and(|(_, leaves)| leaves.is_none()) && ipv6.tables[0].is_empty());
     }
 }
 
