@@ -66,7 +66,7 @@ mod tests {
                 table.shared.places.take(&table.shared.links, &mut vacant).expect("a place");
             }
         };
-        // What is touched suffices for the same number again.
+        // There are pages for the same number of places again.
         take(6400);
         period();
         assert_eq!(end(), 6400 + 8000);
