@@ -2,7 +2,6 @@
 
 use crate::adjust::SequenceShifts;
 use crate::helper::CtHelper;
-use crate::request::CtRequest;
 use crate::sctp::Sctp;
 use crate::tcp::Tcp;
 use crate::tuple::{CtTuple, Direction};
@@ -100,16 +99,6 @@ impl Connection {
             helper: None,
             shifts: SequenceShifts::default(),
         }
-    }
-
-    /// Sets what a commit requests: mark, labels, and a helper if it has none.
-    pub(crate) fn write_over(&mut self, request: &CtRequest) {
-        self.mark = self.mark & !request.mark.mask | request.mark.value & request.mark.mask;
-        let (value, mask) = &request.labels;
-        for ((label, value), mask) in self.labels.iter_mut().zip(value).zip(mask) {
-            *label = *label & !mask | value & mask;
-        }
-        self.helper = self.helper.or(request.helper);
     }
 
     #[inline]

@@ -140,12 +140,8 @@ impl Buckets<'_> {
         hash: u32,
         tuple: (u64, u64, u64),
     ) -> Option<(Place<'p>, Direction, Version)> {
-        // Most chains have one connection.
-        let first = head_of(self.heads, self.shape.bucket_of(hash));
-        match step4(places, first, tuple)? {
-            Step::Found(place, direction, version) => Some((place, direction, version)),
-            Step::Next(next) => find4_behind(places, next, tuple.0, tuple.1, tuple.2),
-        }
+        let (src, dst, last) = tuple;
+        self.search(places, hash, |place, direction| place.has_tuple4(direction, [src, dst, last]))
     }
 
     /// The same for the words of an IPv6 tuple.
@@ -156,10 +152,21 @@ impl Buckets<'_> {
         hash: u32,
         words: &[u64; TUPLE_WORDS],
     ) -> Option<(Place<'p>, Direction, Version)> {
+        self.search(places, hash, |place, direction| place.has_tuple(direction, words))
+    }
+
+    #[inline(always)]
+    fn search<'p>(
+        self,
+        places: Rows<'p>,
+        hash: u32,
+        has_tuple: impl Fn(Place<'p>, Direction) -> bool,
+    ) -> Option<(Place<'p>, Direction, Version)> {
+        // Most chains have one connection.
         let first = head_of(self.heads, self.shape.bucket_of(hash));
-        match step6(places, first, words)? {
+        match step(places, first, &has_tuple)? {
             Step::Found(place, direction, version) => Some((place, direction, version)),
-            Step::Next(next) => find6_behind(places, next, words),
+            Step::Next(next) => search_behind(places, next, has_tuple),
         }
     }
 }
@@ -169,11 +176,6 @@ enum Step<'a> {
     Found(Place<'a>, Direction, Version),
     /// The next link of the chain.
     Next(u32),
-}
-
-#[inline(always)]
-fn step4(places: Rows<'_>, link: u32, (src, dst, last): (u64, u64, u64)) -> Option<Step<'_>> {
-    step(places, link, |place, direction| place.has_tuple4(direction, [src, dst, last]))
 }
 
 #[inline(always)]
@@ -191,36 +193,14 @@ fn step<'p>(
     Some(Step::Next(place.chain(direction)))
 }
 
-#[inline(always)]
-fn step6<'p>(places: Rows<'p>, link: u32, words: &[u64; TUPLE_WORDS]) -> Option<Step<'p>> {
-    step(places, link, |place, direction| place.has_tuple(direction, words))
-}
-
 #[inline(never)]
-fn find6_behind<'p>(
+fn search_behind<'p>(
     places: Rows<'p>,
     mut next: u32,
-    words: &[u64; TUPLE_WORDS],
+    has_tuple: impl Fn(Place<'p>, Direction) -> bool,
 ) -> Option<(Place<'p>, Direction, Version)> {
     for _ in 1..CHAIN_MAX {
-        match step6(places, next, words)? {
-            Step::Found(place, direction, version) => return Some((place, direction, version)),
-            Step::Next(behind) => next = behind,
-        }
-    }
-    None
-}
-
-#[inline(never)]
-fn find4_behind(
-    places: Rows<'_>,
-    mut next: u32,
-    src: u64,
-    dst: u64,
-    last: u64,
-) -> Option<(Place<'_>, Direction, Version)> {
-    for _ in 1..CHAIN_MAX {
-        match step4(places, next, (src, dst, last))? {
+        match step(places, next, &has_tuple)? {
             Step::Found(place, direction, version) => return Some((place, direction, version)),
             Step::Next(behind) => next = behind,
         }

@@ -4,7 +4,7 @@ use lasthop_flow::ct_state::{DST_NAT, ESTABLISHED, INVALID, NEW, RELATED, REPLY,
 use lasthop_flow::{Masked, Nat};
 
 use crate::bounds::CtRefusal;
-use crate::connection::{self, CtId, SEEN_REPLY};
+use crate::connection::{self, Connection, CtId, SEEN_REPLY};
 use crate::edit::CtRewrites;
 use crate::helper::CtHelper;
 use crate::place::Place;
@@ -40,6 +40,18 @@ pub struct CtRequest {
     pub nat: Option<Nat>,
     /// Index of the timeout policy of a new connection ([`crate::ConntrackTable::set_policy`]); 0 is the default.
     pub policy: u8,
+}
+
+impl CtRequest {
+    /// Sets mark, labels, and a helper if there is none, as a commit requests.
+    pub(crate) fn write_to(&self, connection: &mut Connection) {
+        connection.mark = connection.mark & !self.mark.mask | self.mark.value & self.mark.mask;
+        let (value, mask) = &self.labels;
+        for ((label, value), mask) in connection.labels.iter_mut().zip(value).zip(mask) {
+            *label = *label & !mask | value & mask;
+        }
+        connection.helper = connection.helper.or(self.helper);
+    }
 }
 
 /// The `ct_*` fields that a packet carries from action to action. The default is an untracked packet, as after

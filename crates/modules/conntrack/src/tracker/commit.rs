@@ -82,7 +82,7 @@ impl Tracking<'_> {
             connection.master = Some(expected.master);
             (connection.mark, connection.labels) = (master.mark, master.labels);
         }
-        connection.write_over(request);
+        request.write_to(&mut connection);
         let index = self.table.insert(&connection, now_ms)?;
         if let Some(expected) = expected {
             self.table.state.expectations.remove(expected);
@@ -123,7 +123,7 @@ impl Tracking<'_> {
         let Some(place) = self.table.place(index) else { return false };
         let written = place.update(|place| {
             let mut connection = place.connection();
-            connection.write_over(request);
+            request.write_to(&mut connection);
             Some(((), Change::Over(connection.mark, connection.labels, Moving::of(&connection))))
         });
         written.is_some()

@@ -100,7 +100,7 @@ impl UsualZone<'_> {
         let mut connection = Connection::new([*tuple, tuple.inverse()?], progress, expires_ms);
         (connection.in_port, connection.policy) = (in_port, request.policy);
         (connection.packets[0], connection.bytes[0]) = (1, frame_len_bytes.into());
-        connection.write_over(request);
+        request.write_to(&mut connection);
         Some(connection)
     }
 
