@@ -68,11 +68,6 @@ impl Passed {
     fn with(metadata: CtMetadata) -> Self {
         Self { metadata, connection: None, translation: None }
     }
-
-    /// Keeps the packet's state; a translation adds its bits.
-    fn keep_state(&mut self, state: u32) {
-        self.metadata.state = state;
-    }
 }
 
 impl Shared {
@@ -151,7 +146,7 @@ impl Shared {
         }
         if visit.is_tracked {
             let mut passed = self.passed(visit, place, before.status, direction, found);
-            passed.keep_state(visit.before.state);
+            passed.metadata.state = visit.before.state;
             return if place.is_still(version) { Try::Done(passed) } else { Try::Again };
         }
         let mut after = before;
@@ -286,7 +281,7 @@ impl Shared {
             return Try::Again;
         }
         if visit.is_tracked {
-            passed.keep_state(visit.before.state);
+            passed.metadata.state = visit.before.state;
         }
         self.shard(visit.request.zone).count(Count::Unchecked as usize);
         Try::Done(passed)

@@ -77,13 +77,6 @@ pub(crate) enum Search {
     Unsure,
 }
 
-/// The outcome of one attempt.
-enum Walk {
-    Found(Found),
-    Absent,
-    Unsure,
-}
-
 /// A link in a chain: index and direction of a connection, plus one.
 #[inline]
 fn reference(index: u32, direction: Direction) -> u32 {
@@ -307,9 +300,9 @@ impl Index {
             let splits = self.splits.load(Ordering::Acquire);
             let has_tuple = |place: Place<'_>, direction| place.has_tuple(direction, words);
             match self.walk(places.rows(), hash, has_tuple) {
-                Walk::Unsure => {}
-                Walk::Found(found) => return Search::Found(found),
-                Walk::Absent => {
+                Search::Unsure => {}
+                found @ Search::Found(_) => return found,
+                Search::Absent => {
                     fence(Ordering::Acquire);
                     if splits & 1 == 0 && self.splits.load(Ordering::Relaxed) == splits {
                         return Search::Absent;
@@ -327,28 +320,28 @@ impl Index {
     }
 
     #[inline(always)]
-    fn walk(&self, places: Rows<'_>, hash: u32, has_tuple: impl Fn(Place<'_>, Direction) -> bool) -> Walk {
+    fn walk(&self, places: Rows<'_>, hash: u32, has_tuple: impl Fn(Place<'_>, Direction) -> bool) -> Search {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
         for _ in 0..CHAIN_MAX {
-            let Some((index, direction)) = named(next) else { return Walk::Absent };
-            let Some(place) = places.get(index) else { return Walk::Unsure };
+            let Some((index, direction)) = named(next) else { return Search::Absent };
+            let Some(place) = places.get(index) else { return Search::Unsure };
             let (version, this) = (place.version(), place.hash(direction));
             if this == hash && has_tuple(place, direction) && version.is_live() {
-                return Walk::Found(Found { index, direction, version });
+                return Search::Found(Found { index, direction, version });
             }
             next = place.chain(direction);
             if !version.is_live() || shape.bucket_of(this) != bucket || !place.is_still_connection(version) {
-                return Walk::Unsure;
+                return Search::Unsure;
             }
         }
-        Walk::Absent
+        Search::Absent
     }
 
-    /// Whether no connection has this hash, and its bucket has room for two more. It requires the shard's lock, so nothing disturbs
-    /// the search. Returns false also for a chain that has to be mended.
-    pub(crate) fn has_room_for(&self, places: &Places, hash: u32) -> bool {
+    /// Whether a hash's bucket has room for two more, and with `is_new` no connection with this hash. It requires the shard's lock, so nothing
+    /// disturbs the search. Returns false also for a chain that has to be mended.
+    pub(crate) fn has_room(&self, places: &Places, hash: u32, is_new: bool) -> bool {
         let (rows, shape) = (places.rows(), self.shape());
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
@@ -357,7 +350,7 @@ impl Index {
             // One cache line of each connection is enough.
             let Some(place) = rows.get(index) else { return false };
             let this = place.hash(direction);
-            if this == hash || shape.bucket_of(this) != bucket {
+            if is_new && this == hash || shape.bucket_of(this) != bucket {
                 return false;
             }
             next = place.chain(direction);
@@ -379,16 +372,6 @@ impl Index {
     pub(crate) fn prefetch_heads(&self, place: Place<'_>) {
         let buckets = self.buckets();
         Direction::BOTH.into_iter().for_each(|direction| buckets.prefetch_head(place.hash(direction)));
-    }
-
-    /// Whether a hash's bucket has room for two more.
-    pub(crate) fn has_room(&self, places: &Places, hash: u32) -> bool {
-        let mut next = self.head(self.shape().bucket_of(hash));
-        for _ in 0..CHAIN_MAX - 2 {
-            let Some((index, direction)) = named(next) else { return !self.heads.atomics().is_empty() };
-            next = places.get(index).map_or(0, |place| place.chain(direction));
-        }
-        false
     }
 
     /// Inserts both directions of a connection. This and all methods below require the shard's lock. `tuples`: number

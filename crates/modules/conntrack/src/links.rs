@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_guestmem::{Mapping, Words};
-use lasthop_sync::touch;
 
 /// Words of each place.
 pub(crate) const LINK_WORDS: usize = 4;
@@ -77,13 +76,6 @@ impl Links {
             | u64::from(link.extra) << (2 * NUMBER_BITS);
         if let Some(word) = self.word(index, kind as usize) {
             word.store(bits, Ordering::Relaxed);
-        }
-    }
-
-    /// Has the kernel allocate the page of a place's links.
-    pub(crate) fn touch(&self, index: u32) {
-        if let Some(word) = self.word(index, 0) {
-            touch(word);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use lasthop_guestmem::Words;
-use lasthop_sync::{prefetch, touch};
+use lasthop_sync::prefetch;
 
 use crate::links::{Links, ListKind, ListLink};
 use crate::place::{PLACE_WORDS, Place};
@@ -22,7 +22,7 @@ const BATCH: u32 = 64;
 pub(crate) struct Places {
     header: Words,
     places: Words,
-    count: u32,
+    pub(crate) count: u32,
     pool: Mutex<Pool>,
 }
 
@@ -86,21 +86,9 @@ impl Places {
         self.header.read(USED_AT).min(self.count.into()) as u32
     }
 
-    /// Their number.
-    pub(crate) fn count(&self) -> u32 {
-        self.count
-    }
-
     /// The number of places that shards have taken from the memory so far.
     pub(crate) fn taken(&self) -> u32 {
         self.lock().used
-    }
-
-    /// Has the kernel allocate a place's page. The place may be in use.
-    pub(crate) fn touch(&self, index: u32) {
-        if let Some(place) = self.get(index) {
-            touch(&place.0[0]);
-        }
     }
 
     /// Whether all vacant places are in shards' lists.

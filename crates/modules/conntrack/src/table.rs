@@ -136,7 +136,7 @@ impl<'a> Table<'a> {
     /// Whether a hash's bucket has room for two more.
     pub(crate) fn has_room(&self, hash: u32) -> bool {
         let (index, places) = (&self.shard.index, &self.shared.places);
-        let has_room = || index.has_room(places, hash);
+        let has_room = || index.has_room(places, hash, false);
         has_room() || {
             self.mend(hash);
             has_room()
@@ -168,7 +168,7 @@ impl<'a> Table<'a> {
     /// buckets have room.
     pub(crate) fn rooms_for(&self, connection: &Connection) -> Option<[u32; 2]> {
         let hashes = connection.tuples.each_ref().map(|tuple| self.shared.key.of_tuple(tuple));
-        let has_room = |hash: &u32| self.shard.index.has_room_for(&self.shared.places, *hash);
+        let has_room = |hash: &u32| self.shard.index.has_room(&self.shared.places, *hash, true);
         hashes.iter().all(has_room).then_some(hashes)
     }
 

@@ -5,6 +5,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use lasthop_sync::touch;
+
 use crate::links::{LINK_WORDS, Links};
 use crate::place::PLACE_WORDS;
 use crate::places::Places;
@@ -37,12 +39,13 @@ impl TouchedPlaces {
         let mut target = self.target.load(Ordering::Relaxed);
         if from >= target {
             let recent = used.saturating_sub(self.used.swap(used, Ordering::Relaxed));
-            target = used.saturating_add((recent + recent / 4).max(AHEAD_MIN)).min(places.count());
+            target = used.saturating_add((recent + recent / 4).max(AHEAD_MIN)).min(places.count);
             self.target.store(target, Ordering::Relaxed);
         }
         let to = target.min(from.saturating_add(TOUCHED_AT_ONCE)).max(from);
-        (from..to).filter(|index| index % PLACES_OF_PAGE == 0).for_each(|index| places.touch(index));
-        (from..to).filter(|index| index % LINKS_OF_PAGE == 0).for_each(|index| links.touch(index));
+        let first_of = |each: u32| (from..to).filter(move |index| index % each == 0);
+        first_of(PLACES_OF_PAGE).filter_map(|index| places.get(index)).for_each(|place| touch(&place.0[0]));
+        first_of(LINKS_OF_PAGE).filter_map(|index| links.pending(index)).for_each(touch);
         self.end.store(to, Ordering::Relaxed);
         to >= target
     }
@@ -75,6 +78,6 @@ mod tests {
         assert_eq!(end(), 6400 + 8000, "nothing more is wanted");
         take(100_000 - 6464);
         period();
-        assert_eq!(end(), table.shared.places.count());
+        assert_eq!(end(), table.shared.places.count);
     }
 }

@@ -99,6 +99,11 @@ pub struct CtTuple {
 
 /// Words of a tuple.
 pub(crate) const TUPLE_WORDS: usize = 5;
+/// Shift of the zone in a tuple's last word.
+pub(crate) const ZONE_SHIFT: u32 = 16;
+pub(crate) const PROTO_SHIFT: u32 = 8;
+/// The addresses are IPv6 ones.
+pub(crate) const IS_IPV6: u64 = 1;
 
 impl CtTuple {
     /// The tuple of replies; `None` for ICMP types without a reply.
@@ -144,15 +149,7 @@ impl CtTuple {
         let (src, dst) = (&self.src.0, &self.dst.0);
         [half(src, 0), half(dst, 0), half(src, 8), half(dst, 8), ports << 32 | rest]
     }
-}
 
-/// Shift of the zone in a tuple's last word.
-pub(crate) const ZONE_SHIFT: u32 = 16;
-pub(crate) const PROTO_SHIFT: u32 = 8;
-/// The addresses are IPv6 ones.
-pub(crate) const IS_IPV6: u64 = 1;
-
-impl CtTuple {
     /// Unpacks [`Self::words`].
     #[inline]
     pub(crate) fn from_words(words: [u64; TUPLE_WORDS]) -> Self {

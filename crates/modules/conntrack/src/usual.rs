@@ -24,7 +24,7 @@ use crate::request::nat_bits_of;
 use crate::shard::Shared;
 use crate::tcp::plain::PlainStep;
 use crate::tcp::{TcpState, TcpTimeout};
-use crate::tuple::{Direction, PROTO_SHIFT, TUPLE_WORDS, ZONE_SHIFT};
+use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
 
 mod beginning;
 mod packet;
@@ -96,11 +96,6 @@ impl UsualEnds {
     #[inline(always)]
     fn of(place: Place<'_>, direction: Direction) -> Self {
         let [src, dst, last] = place.tuple4(direction);
-        Self { addresses: src | dst << 32, ports: (last >> 32) as u32 }
-    }
-
-    /// Of the words of an IPv4 tuple.
-    fn of_words([src, dst, .., last]: &[u64; TUPLE_WORDS]) -> Self {
         Self { addresses: src | dst << 32, ports: (last >> 32) as u32 }
     }
 

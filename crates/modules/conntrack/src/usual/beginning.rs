@@ -80,7 +80,9 @@ impl UsualZone<'_> {
         }
         let hashes = table.rooms_for(&connection)?;
         table.insert_free(&connection, hashes).ok()?;
-        Some((connection.status != 0).then(|| UsualEnds::of_words(&connection.tuples[1].words()).reversed()))
+        let [src, dst, .., ports] = connection.tuples[1].words();
+        let replies = UsualEnds { addresses: src | dst << 32, ports: (ports >> 32) as u32 };
+        Some((connection.status != 0).then(|| replies.reversed()))
     }
 
     /// The connection of this tuple, which a packet begins, without a translation.
