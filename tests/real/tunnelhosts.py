@@ -34,12 +34,24 @@ class Host(Started):
         self.namespace.run(f"ip link add p1 type veth peer name eth0 netns {self.guest.name}")
         self.namespace.run("ip link set p1 up")
         add_guest(self.guest, "eth0", self.number)
+        self.start_switch()
+
+    def start_switch(self):
         words = ["--controller", "external", *self.words]
         options = {"program": self.program, "prefix": self.namespace.prefix, "words": words}
         self.switch = self.enter_context(Switch(self.directory, [], **options))
         self.ovs = self.enter_context(OpenVSwitch(self.switch, self.namespace))
         self.ovs.vsctl("add-br", "br0", "--", "add-port", "br0", "p1")
         wait_until("the guest's wire", lambda: driven(self.switch).get("p1") == "up")
+
+    def add_uplink(self):
+        """The wire between the hosts as a port: guests' frames pass it as they are."""
+        self.ovs.vsctl("add-port", "br0", "wire")
+        wait_until("the wire between the hosts", lambda: driven(self.switch).get("wire") == "up")
+
+    def pids(self):
+        """Processes whose CPU time is the switch's."""
+        return self.switch.pids()
 
     def add_tunnel(self, kind, options, name="tun0"):
         settings = [f"options:{key}={value}" for key, value in options.items()]

@@ -2,7 +2,7 @@
 //!
 //! **Token bucket in one word.** As in the bridge's storm control, the word holds the time at which the bucket will be
 //! full again (ITU-T I.371's GCRA). A packet advances it by its cost, and is excess if the time would then be more than
-//! a whole bucket from now. A bucket holds a second's tokens and the burst.
+//! a whole bucket from now. A bucket holds the burst, or else a second's tokens.
 //!
 //! **Borrowed by batch.** A worker takes the tokens of several packets at once, and returns the rest when its
 //! batch ends. All workers share the word, but none writes it for every packet.
@@ -26,7 +26,8 @@ const KBIT_TICKS: u64 = SECOND_TICKS / 1000;
 pub struct MeterRate {
     /// The rate, in kbit/s or in packets per second.
     pub rate: u32,
-    /// The burst in the same unit: the bucket holds this much more than a second's worth.
+    /// The burst in packets or kbit: as much as the bucket holds, as in Linux since 5.13. With 0 it holds a second's
+    /// worth.
     pub burst: u32,
     /// Whether `rate` is in kbit/s.
     pub is_kbps: bool,
@@ -74,10 +75,10 @@ impl Meter {
     fn set(&self, rate: MeterRate) {
         let of_second = if rate.is_kbps { KBIT_TICKS } else { SECOND_TICKS };
         let unit = of_second.checked_div(u64::from(rate.rate)).unwrap_or(0).max(u64::from(rate.rate > 0));
-        let burst = u128::from(SECOND_TICKS) * u128::from(rate.burst) / u128::from(rate.rate.max(1));
+        let burst = if rate.burst == 0 { rate.rate } else { rate.burst };
+        let full = u128::from(SECOND_TICKS) * u128::from(burst) / u128::from(rate.rate.max(1));
         self.is_kbps.store(u64::from(rate.is_kbps), Ordering::Relaxed);
-        self.full
-            .store(SECOND_TICKS.saturating_add(u64::try_from(burst).unwrap_or(u64::MAX)), Ordering::Relaxed);
+        self.full.store(u64::try_from(full).unwrap_or(u64::MAX), Ordering::Relaxed);
         self.unit.store(unit, Ordering::Release);
     }
 
@@ -285,13 +286,15 @@ mod tests {
     }
 
     #[test]
-    fn a_second_and_the_burst_pass_at_once_and_the_rate_thereafter() {
+    fn the_burst_passes_at_once_and_the_rate_thereafter() {
         let packets = MeterRate { rate: 1000, burst: 200, is_kbps: false };
-        assert_eq!(passed(packets, 1000, 0), 1200);
+        assert_eq!(passed(packets, 1000, 0), 200);
         assert_eq!(passed(packets, 1000, SECOND_NS / 100), 1000 * 10, "as many as may come");
         // 20,000 packets per second for half a second.
-        assert_eq!(passed(packets, 1000, SECOND_NS / 2000), 1200 + 499);
-        // 8 Mbit/s: 1000 packets of 1000 bytes per second.
+        assert_eq!(passed(packets, 1000, SECOND_NS / 2000), 200 + 499);
+        // ovs-vswitchd's for a band without a burst.
+        assert_eq!(passed(MeterRate { rate: 1, burst: 1, is_kbps: false }, 1000, 0), 1);
+        // A second's worth of 8 Mbit/s: 1000 packets of 1000 bytes.
         assert_eq!(passed(MeterRate { rate: 8000, burst: 0, is_kbps: true }, 1000, 0), 1000);
     }
 

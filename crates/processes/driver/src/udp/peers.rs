@@ -1,6 +1,8 @@
 //! The addresses of ours at which other hosts reach us, by their datagrams. A datagram to them leaves its source address to the host.
 
-use lasthop_wire::mix::GOLDEN_RATIO;
+use std::hash::{BuildHasher, RandomState};
+
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, mix_bits};
 
 use super::control::Endpoint;
 use crate::bounds::PEERS;
@@ -12,31 +14,38 @@ struct Peer {
     local: u128,
 }
 
-/// The last hosts that sent something. Of those that share a place, the one that sent last is known.
+/// The last hosts that sent something. Of those that share a place, the one that sent last is known. A keyed hash chooses the place, so
+/// no sender of datagrams can choose a source address that has the place of another host.
 #[derive(Debug)]
 pub(super) struct Peers {
     places: Box<[Peer; PEERS]>,
-}
-
-fn place(remote: u128) -> usize {
-    let word = (remote as u64 ^ (remote >> 64) as u64).wrapping_mul(GOLDEN_RATIO);
-    (word >> 32) as usize % PEERS
+    key: [u64; 2],
 }
 
 impl Peers {
     pub(super) fn new() -> Self {
-        Self { places: Box::new([Peer::default(); PEERS]) }
+        // Odd, as an even factor would lose bits.
+        let key = [GOLDEN_RATIO, !GOLDEN_RATIO].map(|word| RandomState::new().hash_one(word) | 1);
+        Self { places: Box::new([Peer::default(); PEERS]), key }
+    }
+
+    #[inline]
+    fn place(&self, remote: u128) -> usize {
+        let [start, factor] = self.key;
+        let low = folded_product(remote as u64 ^ start, factor);
+        let both = folded_product((remote >> 64) as u64 ^ low, factor);
+        mix_bits(both) as usize % PEERS
     }
 
     /// Notes where a datagram came from, and to.
     #[inline]
     pub(super) fn note(&mut self, from: &Endpoint) {
-        self.places[place(from.remote)] = Peer { remote: from.remote, local: from.local };
+        self.places[self.place(from.remote)] = Peer { remote: from.remote, local: from.local };
     }
 
     /// Our address for a host, if it sent something lately.
     pub(super) fn local(&self, remote: u128) -> Option<u128> {
-        let peer = self.places[place(remote)];
+        let peer = self.places[self.place(remote)];
         (peer.remote == remote && peer.local != 0).then_some(peer.local)
     }
 }
@@ -56,5 +65,22 @@ mod tests {
         }
         let known = hosts.filter(|remote| peers.local(*remote).is_some()).count();
         assert!(known > PEERS / 2 && known <= PEERS, "{known}");
+    }
+
+    #[test]
+    fn the_key_decides_which_hosts_share_a_place() {
+        let (mine, other) = (Peers::new(), Peers::new());
+        let of_one_place = |step: u128| {
+            let hosts = (1..=64 * PEERS as u128).map(move |number| 0xffff_0a00_0000 + number * step);
+            hosts.filter(|remote| mine.place(*remote) == 7)
+        };
+        // Of the last bits of IPv4 and of a prefix of IPv6. Some 64 addresses, and 57 places that they have under another key.
+        for step in [1, 1 << 64] {
+            let mut places: Vec<usize> = of_one_place(step).map(|remote| other.place(remote)).collect();
+            let addresses = places.len();
+            places.sort_unstable();
+            places.dedup();
+            assert!(addresses > 16 && places.len() > addresses / 2, "{addresses} in {}", places.len());
+        }
     }
 }
