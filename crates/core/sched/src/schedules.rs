@@ -69,23 +69,25 @@ fn machine() -> impl Strategy<Value = Vec<(CpuPlace, bool)>> {
 }
 
 proptest! {
-    /// Each packet is copied once, small ones never elsewhere, and a sleeping receiver copies no more than it may.
+    /// Each packet is copied once, small ones never elsewhere. Helpers take no more than they have room for, and a
+    /// sleeping receiver copies no more than it may while they have room.
     #[test]
     fn copies_are_divided_without_rest(
         packets in 0..300_u32,
         packet_bytes in 60..70_000_u32,
-        flags in any::<[bool; 2]>(),
+        is_receiver_blocked in any::<bool>(),
+        helper_room in 0..400_u32,
         packet_bytes_min in 0..9000_u32,
         blocked_packets_max in 0..20_u32,
     ) {
-        let [is_receiver_blocked, has_helper] = flags;
         let bytes = u64::from(packets) * u64::from(packet_bytes);
-        let criteria = OffloadCriteria { packet_bytes_min, blocked_packets_max };
-        let shares = offload(&PendingCopies { packets, bytes, is_receiver_blocked }, has_helper, criteria);
+        let criteria = OffloadCriteria { packet_bytes_min, blocked_packets_max, ..OffloadCriteria::default() };
+        let shares = offload(&PendingCopies { packets, bytes, is_receiver_blocked }, helper_room, criteria);
         prop_assert_eq!(shares.receiver + shares.helper, packets);
-        prop_assert!(shares.helper == 0 || (has_helper && packet_bytes >= packet_bytes_min));
-        if shares.helper > 0 && is_receiver_blocked {
-            prop_assert_eq!(shares.receiver, blocked_packets_max);
+        prop_assert!(shares.helper == 0 || packet_bytes >= packet_bytes_min);
+        prop_assert!(shares.helper <= helper_room);
+        if shares.helper > 0 && shares.helper < helper_room {
+            prop_assert_eq!(shares.receiver, if is_receiver_blocked { blocked_packets_max } else { 0 });
         }
     }
 

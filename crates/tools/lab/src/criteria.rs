@@ -12,7 +12,7 @@ use crate::sim::{Architecture, Choices};
 /// Criteria and their name.
 type Criterion = (&'static str, Option<OffloadCriteria>, PlaceCriteria);
 
-fn criteria() -> [Criterion; 7] {
+fn criteria() -> [Criterion; 9] {
     let usual = OffloadCriteria::default();
     let place = |whole_group, farthest| PlaceCriteria { whole_group, farthest };
     let paper = PlaceCriteria::default();
@@ -23,6 +23,16 @@ fn criteria() -> [Criterion; 7] {
         ("idle group, near ones first (paper)", Some(usual), paper),
         ("idle CPU of the LLC", Some(usual), place(false, CpuDistance::Llc)),
         ("idle CPU, near ones first", Some(usual), place(false, CpuDistance::Far)),
+        (
+            "paper, a helper has 2 packets at most",
+            Some(OffloadCriteria { helper_packets_max: 2, ..usual }),
+            paper,
+        ),
+        (
+            "paper, a helper has 8 packets at most",
+            Some(OffloadCriteria { helper_packets_max: 8, ..usual }),
+            paper,
+        ),
         ("paper, receiver copies none", share(0), paper),
         ("paper, receiver copies 8", share(8), paper),
     ]

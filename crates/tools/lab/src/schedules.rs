@@ -73,6 +73,7 @@ fn schedule(model: &Model, number: u64) -> Scenario {
     let criteria = OffloadCriteria {
         packet_bytes_min: random.below(4096) as u32,
         blocked_packets_max: random.below(6) as u32,
+        ..OffloadCriteria::default()
     };
     Scenario {
         choices: Choices {

@@ -73,9 +73,11 @@ impl Simulation {
         }
         let pending = PendingCopies { packets, bytes, is_receiver_blocked: self.is_asleep(nic) };
         let criteria = self.choices.offload;
-        let wanted = criteria.is_some_and(|criteria| offload(&pending, true, criteria).helper > 0);
+        let wanted = criteria.is_some_and(|criteria| offload(&pending, u32::MAX, criteria).helper > 0);
         let helper_cpu = wanted.then(|| self.choose_helper(nic)).flatten();
-        let shares = offload(&pending, helper_cpu.is_some(), criteria.unwrap_or_default());
+        let criteria = criteria.unwrap_or_default();
+        let room = |cpu: usize| criteria.helper_packets_max.saturating_sub(self.orders[cpu].len() as u32);
+        let shares = offload(&pending, helper_cpu.map_or(0, room), criteria);
         for _ in 0..shares.receiver {
             self.ports[number].copies.assign_own();
         }
