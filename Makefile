@@ -5,7 +5,7 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 BINARY = $(or $(CARGO_TARGET_DIR),target)/release/lasthop
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-ovn build check test test-systemd lint bench figures chaos soak install deb clean
+.PHONY: help demo demo-ovn build check test test-systemd lint bench figures lab chaos soak install deb clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,12 @@ bench: build ## next to DPDK's vhost forwarder, OVS-DPDK and the bare algorithm;
 figures: build ## the papers' workloads as figures in docs/results/img, in half an hour at most; SUITE=full for longer; as root
 	@tools/deps bench
 	@bench/figures $(if $(SUITE),--suite $(SUITE))
+
+lab: ## the simulator: its validation, and Hyper-Switch's figures in docs/results/img; a minute
+	@tools/deps build
+	cargo build --release --locked -p lasthop-lab
+	$(or $(CARGO_TARGET_DIR),target)/release/lasthop-lab validate
+	$(or $(CARGO_TARGET_DIR),target)/release/lasthop-lab figures --pictures docs/results/img
 
 chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUESTS=n WORKERS=n
 	@tools/deps build

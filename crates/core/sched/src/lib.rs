@@ -9,6 +9,8 @@
 //!   [remind]    a second signal, or none                 else: after 100 us, by trust
 //!   [notify]    signal a receiver now, or later          else: now
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
+//!   [offload]   who copies: the receiver, or an idle CPU     only lasthop-lab uses these two so far:
+//!   [place]     which idle CPU                               the switch offloads nothing yet
 //! ```
 //!
 //! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times
@@ -40,6 +42,8 @@ pub mod bounds;
 mod guest;
 mod look;
 mod notify;
+mod offload;
+mod place;
 mod policy;
 mod transmit;
 
@@ -49,6 +53,8 @@ pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
+pub use offload::{CopyShares, OffloadCriteria, PendingCopies, offload, spread};
+pub use place::{CpuDistance, CpuPlace, PlaceCriteria, distance, place};
 pub use policy::{Mode, Modes, Policy};
 pub use transmit::{Transmit, TransmitRing, transmit};
 

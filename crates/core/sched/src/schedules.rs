@@ -6,8 +6,9 @@ use proptest::prelude::*;
 
 use crate::bounds::{NOTIFY_DELAY_MAX_NS, OFFER_NS, TRANSMIT_DELAY_MAX_NS, TRANSMIT_WATCH_NS, WATCH_NS};
 use crate::{
-    Activity, CpuState, GuestView, LastOffer, Look, LookRound, Notification, Notify, Occupancy, Occupant,
-    Reminder, ThreadState, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
+    Activity, CpuDistance, CpuPlace, CpuState, GuestView, LastOffer, Look, LookRound, Notification, Notify,
+    Occupancy, Occupant, OffloadCriteria, PendingCopies, PlaceCriteria, Reminder, ThreadState, Transmit,
+    TransmitRing, UnansweredSignal, distance, look, notify, occupy, offload, place, remind, transmit,
 };
 
 const STEPS: usize = 100;
@@ -56,7 +57,60 @@ fn stops(now_ns: u64, end_ns: u64, due_ns: Option<u64>) -> impl Iterator<Item = 
     due_ns.filter(|due_ns| (now_ns..end_ns).contains(due_ns)).into_iter().chain([end_ns])
 }
 
+/// CPUs with caches and nodes in any form, and which of them are idle.
+fn machine() -> impl Strategy<Value = Vec<(CpuPlace, bool)>> {
+    let cpu = (0..6_u16, 0..3_u16, any::<bool>());
+    // A group lies in one LLC, an LLC in one node.
+    let placed = cpu.prop_map(|(group, node, idle)| {
+        let group = 10 * node + group;
+        (CpuPlace { group, llc: group / 2, node }, idle)
+    });
+    prop::collection::vec(placed, 1..40)
+}
+
 proptest! {
+    /// Each packet is copied once, small ones never elsewhere. Helpers take no more than they have room for, and a
+    /// sleeping receiver copies no more than it may while they have room.
+    #[test]
+    fn copies_are_divided_without_rest(
+        packets in 0..300_u32,
+        packet_bytes in 60..70_000_u32,
+        is_receiver_blocked in any::<bool>(),
+        helper_room in 0..400_u32,
+        packet_bytes_min in 0..9000_u32,
+        blocked_packets_max in 0..20_u32,
+    ) {
+        let bytes = u64::from(packets) * u64::from(packet_bytes);
+        let criteria = OffloadCriteria { packet_bytes_min, blocked_packets_max, ..OffloadCriteria::default() };
+        let shares = offload(&PendingCopies { packets, bytes, is_receiver_blocked }, helper_room, criteria);
+        prop_assert_eq!(shares.receiver + shares.helper, packets);
+        prop_assert!(shares.helper == 0 || packet_bytes >= packet_bytes_min);
+        prop_assert!(shares.helper <= helper_room);
+        if shares.helper > 0 && shares.helper < helper_room {
+            prop_assert_eq!(shares.receiver, if is_receiver_blocked { blocked_packets_max } else { 0 });
+        }
+    }
+
+    /// The chosen CPU is idle and not the receiver's; no other one that fulfils the criteria is nearer.
+    #[test]
+    fn no_nearer_cpu_is_left_out(cpus in machine(), receiver in 0..40_usize, hash in any::<u32>(), whole_group in any::<bool>()) {
+        let places: Vec<CpuPlace> = cpus.iter().map(|(place, _)| *place).collect();
+        let receiver = receiver % cpus.len();
+        let is_free = |cpu: usize| cpu != receiver && cpus[cpu].1;
+        let fits = |cpu: usize| {
+            let mut group = (0..cpus.len()).filter(|other| places[*other].group == places[cpu].group);
+            is_free(cpu) && (!whole_group || group.all(is_free))
+        };
+        let nearest = (0..cpus.len()).filter(|cpu| fits(*cpu)).map(|cpu| distance(&places, receiver, cpu)).min();
+        for farthest in [CpuDistance::Llc, CpuDistance::Node, CpuDistance::Far] {
+            let criteria = PlaceCriteria { whole_group, farthest };
+            let chosen = place(&places, |cpu| cpus[cpu].1, receiver, hash, criteria);
+            prop_assert!(chosen.is_none_or(fits));
+            let wanted = nearest.filter(|nearest| *nearest <= farthest);
+            prop_assert_eq!(chosen.map(|cpu| distance(&places, receiver, cpu)), wanted);
+        }
+    }
+
     #[test]
     fn a_receiver_is_told_of_each_packet_in_time(steps in steps()) {
         let (mut now_ns, mut first_ns, mut signalled_ns, mut due_ns) = (1_000_000, None, None, None);

@@ -1,0 +1,216 @@
+//! Conversations of guests, like TCP's: a window of unacknowledged packets, acknowledgements for each second packet;
+//! requests and responses; senders without limit. Each checks the order of its frames.
+
+use crate::frame::{FrameHead, FrameKind};
+
+/// Received packets that one acknowledgement is for, as TCP's delayed acknowledgements.
+const PACKETS_PER_ACK: u64 = 2;
+/// Packets of a window, whatever their size: receive rings hold those of all senders.
+const WINDOW_PACKETS_MAX: u64 = 64;
+
+/// The kind of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Talk {
+    /// Data in one direction, within a window in bytes.
+    Stream { window_bytes: u64 },
+    /// A request of the sender, a response of the receiver, one at a time; after each response a pause.
+    Echo { pause_ns: u64 },
+    /// Data in one direction as fast as the ring takes it.
+    Flood,
+}
+
+/// The state of a direction.
+#[derive(Clone, Copy, Debug, Default)]
+struct Direction {
+    sent: u64,
+    received: u64,
+    lost: u64,
+}
+
+/// A conversation between two NICs.
+#[derive(Clone, Debug)]
+pub(crate) struct Flow {
+    pub(crate) number: u32,
+    pub(crate) from: u16,
+    pub(crate) to: u16,
+    pub(crate) talk: Talk,
+    pub(crate) payload_bytes: u32,
+    there: Direction,
+    back: Direction,
+    /// Packets there that the sender knows to be received.
+    acked: u64,
+    /// When the pause of an echo ends.
+    pub(crate) ready_ns: u64,
+    /// Packets there that the receiver has acknowledged.
+    answered: u64,
+    /// Frames that came before an earlier one of their direction, or twice.
+    pub(crate) disorder: u64,
+}
+
+impl Flow {
+    /// A conversation that has not begun.
+    pub(crate) fn new(number: u32, [from, to]: [u16; 2], talk: Talk, payload_bytes: u32) -> Self {
+        let (there, back) = Default::default();
+        Self {
+            number,
+            from,
+            to,
+            talk,
+            payload_bytes,
+            there,
+            back,
+            acked: 0,
+            ready_ns: 0,
+            answered: 0,
+            disorder: 0,
+        }
+    }
+
+    /// Packets that the sender may send at `now_ns`.
+    pub(crate) fn sendable(&self, now_ns: u64) -> u64 {
+        let in_flight = self.there.sent - self.acked;
+        match self.talk {
+            Talk::Flood => u64::MAX,
+            Talk::Echo { .. } => u64::from(in_flight == 0 && now_ns >= self.ready_ns),
+            Talk::Stream { window_bytes } => {
+                let packets =
+                    (window_bytes / u64::from(self.payload_bytes.max(1))).clamp(2, WINDOW_PACKETS_MAX);
+                packets.saturating_sub(in_flight)
+            }
+        }
+    }
+
+    /// The next packet of the sender.
+    pub(crate) fn send(&mut self) -> FrameHead {
+        self.there.sent += 1;
+        self.frame(true, FrameKind::Data, self.there.sent - 1, 0)
+    }
+
+    fn frame(&self, is_there: bool, kind: FrameKind, number: u64, acked: u64) -> FrameHead {
+        let (from, to) = if is_there { (self.from, self.to) } else { (self.to, self.from) };
+        let payload_bytes = if kind == FrameKind::Data { self.payload_bytes } else { 0 };
+        FrameHead { from, to, flow: self.number, kind, number, acked, payload_bytes }
+    }
+
+    /// Receives a frame at `now_ns`. Returns the answer, if one is due now.
+    pub(crate) fn receive(&mut self, head: &FrameHead, now_ns: u64) -> Option<FrameHead> {
+        let is_there = head.to == self.to;
+        let direction = if is_there { &mut self.there } else { &mut self.back };
+        let expected = direction.received + direction.lost;
+        if head.number < expected {
+            self.disorder += 1;
+            return None;
+        }
+        direction.lost += head.number - expected;
+        direction.received += 1;
+        match self.talk {
+            Talk::Stream { .. } if is_there => self.answer(PACKETS_PER_ACK),
+            Talk::Stream { .. } => {
+                self.acked = self.acked.max(head.acked);
+                None
+            }
+            Talk::Echo { .. } if is_there => {
+                self.back.sent += 1;
+                Some(self.frame(false, FrameKind::Data, self.back.sent - 1, 0))
+            }
+            Talk::Echo { pause_ns } => {
+                self.acked = self.there.sent;
+                self.ready_ns = now_ns + pause_ns;
+                None
+            }
+            Talk::Flood => None,
+        }
+    }
+
+    /// An acknowledgement, if at least `packets` are not acknowledged. With 1: the receiver has read all and goes to
+    /// sleep.
+    pub(crate) fn answer(&mut self, packets: u64) -> Option<FrameHead> {
+        let passed = self.there.received + self.there.lost;
+        if !matches!(self.talk, Talk::Stream { .. }) || passed - self.answered < packets {
+            return None;
+        }
+        self.answered = passed;
+        self.back.sent += 1;
+        Some(self.frame(false, FrameKind::Ack, self.back.sent - 1, passed))
+    }
+
+    /// Packets and payload that the receiver has, and transactions that are complete.
+    pub(crate) fn received(&self) -> Received {
+        let packets = self.there.received;
+        Received { packets, bytes: packets * u64::from(self.payload_bytes), transactions: self.back.received }
+    }
+
+    /// Frames that were sent, and those that arrived or are known to be lost, in both directions.
+    pub(crate) fn frames(&self) -> FrameCounts {
+        let [there, back] = [self.there, self.back];
+        FrameCounts {
+            sent: there.sent + back.sent,
+            received: there.received + back.received,
+            skipped: there.lost + back.lost,
+        }
+    }
+}
+
+/// The useful part of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) packets: u64,
+    pub(crate) bytes: u64,
+    pub(crate) transactions: u64,
+}
+
+/// Frames of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FrameCounts {
+    pub(crate) sent: u64,
+    pub(crate) received: u64,
+    /// Lost before one that was received.
+    pub(crate) skipped: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STREAM: Talk = Talk::Stream { window_bytes: 4000 };
+
+    #[test]
+    fn a_stream_stops_at_its_window_and_goes_on_with_acknowledgements() {
+        let mut flow = Flow::new(3, [0, 1], STREAM, 1000);
+        let sent: Vec<FrameHead> =
+            std::iter::from_fn(|| (flow.sendable(0) > 0).then(|| flow.send())).collect();
+        assert_eq!(sent.len(), 4);
+        assert_eq!(flow.receive(&sent[0], 0), None, "acknowledgements are delayed");
+        let ack = flow.receive(&sent[1], 0).unwrap();
+        assert_eq!((ack.kind, ack.acked, ack.from, ack.to), (FrameKind::Ack, 2, 1, 0));
+        flow.receive(&ack, 0);
+        assert_eq!(flow.sendable(0), 2);
+        flow.receive(&sent[2], 0);
+        assert_eq!(flow.answer(1).unwrap().acked, 3, "the receiver goes to sleep");
+        assert_eq!(flow.answer(1), None);
+    }
+
+    #[test]
+    fn a_request_waits_for_its_response() {
+        let mut flow = Flow::new(0, [4, 5], Talk::Echo { pause_ns: 50 }, 100);
+        let request = flow.send();
+        assert_eq!(flow.sendable(0), 0);
+        let response = flow.receive(&request, 5).unwrap();
+        assert_eq!((response.from, response.to, response.payload_bytes), (5, 4, 100));
+        flow.receive(&response, 10);
+        assert_eq!((flow.sendable(59), flow.sendable(60), flow.received().transactions), (0, 1, 1));
+    }
+
+    #[test]
+    fn gaps_and_disorder_are_noticed() {
+        let mut flow = Flow::new(0, [0, 1], Talk::Flood, 10);
+        let [first, second, third] = [flow.send(), flow.send(), flow.send()];
+        flow.receive(&second, 0);
+        assert_eq!((flow.frames().skipped, flow.disorder), (1, 0));
+        flow.receive(&first, 0);
+        assert_eq!(flow.disorder, 1, "too late");
+        flow.receive(&third, 0);
+        flow.receive(&third, 0);
+        assert_eq!((flow.frames().received, flow.disorder), (2, 2), "twice");
+    }
+}

@@ -1,0 +1,233 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, ensure};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::console::print;
+use crate::figures::{self, FigureSettings};
+use crate::model::Model;
+use crate::scenario::{LabWork, Scenario, WINDOW_BYTES};
+use crate::sim::{Architecture, Choices, RunResult};
+use crate::{criteria, schedules, validate};
+
+/// Simulate guests and switches in virtual time, with the fabric and the decisions of Lasthop.
+#[derive(Debug, Parser)]
+#[command(name = "lasthop-lab", version, max_term_width = 100)]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// One run
+    Run(RunOptions),
+    /// Figures 4 to 8 of Hyper-Switch: TSV and SVG, and the paper's statements next to the lab's
+    Figures(FigureOptions),
+    /// Criteria of the offload to idle CPUs next to each other
+    Criteria(CriteriaOptions),
+    /// Measured values of a machine next to the lab's; status 1 if one is outside of the stated error
+    Validate(ValidateOptions),
+    /// Random schedules: none may reorder frames, or lose one without a reason
+    Schedules(ScheduleOptions),
+}
+
+/// An architecture, as users write it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum ArchitectureName {
+    Lasthop,
+    HyperSwitch,
+    Xen,
+    Kvm,
+}
+
+impl From<ArchitectureName> for Architecture {
+    fn from(name: ArchitectureName) -> Self {
+        match name {
+            ArchitectureName::Lasthop => Self::Lasthop,
+            ArchitectureName::HyperSwitch => Self::HyperSwitch,
+            ArchitectureName::Xen => Self::Xen,
+            ArchitectureName::Kvm => Self::Kvm,
+        }
+    }
+}
+
+/// Options of `figures`.
+#[derive(Debug, Args)]
+pub(crate) struct FigureOptions {
+    /// A model: two-cpus, opteron, epyc, or a file in TOML
+    #[arg(long, default_value = "opteron")]
+    model: String,
+    /// Where the tables go, as TSV
+    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    out: PathBuf,
+    /// Where the pictures go, as SVG [default: as --out]
+    #[arg(long, value_name = "DIR")]
+    pictures: Option<PathBuf>,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Measured virtual time of each run, in ms
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    ms: u64,
+    /// Bytes that the sender of a stream has under way, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = WINDOW_BYTES >> 10, value_parser = clap::value_parser!(u64).range(1..=8192))]
+    window_kib: u64,
+}
+
+impl FigureOptions {
+    /// Makes the figures, and prints the table.
+    pub(crate) fn execute(&self) -> Result<()> {
+        let model = Model::load(&self.model)?;
+        let settings = FigureSettings {
+            seed: self.seed,
+            measured_ns: self.ms * 1_000_000,
+            window_bytes: self.window_kib << 10,
+        };
+        let pictures = self.pictures.as_ref().unwrap_or(&self.out);
+        print(&figures::make(&model, settings, &self.out, pictures)?)
+    }
+}
+
+/// Options of `criteria`.
+#[derive(Debug, Args)]
+pub(crate) struct CriteriaOptions {
+    /// A model: two-cpus, opteron, epyc, or a file in TOML
+    #[arg(long, default_value = "opteron")]
+    model: String,
+    /// Workloads, as of run; may be repeated
+    #[arg(long = "workload", value_name = "WORK", default_values = ["pairs=1", "pairs=4", "pairs=6", "pairs=8", "all-to-all=12"])]
+    workloads: Vec<LabWork>,
+    /// Bytes that the sender of a stream has under way, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = WINDOW_BYTES >> 10, value_parser = clap::value_parser!(u64).range(1..=8192))]
+    window_kib: u64,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl CriteriaOptions {
+    /// Prints the table.
+    pub(crate) fn execute(&self) -> Result<()> {
+        let model = Model::load(&self.model)?;
+        print(&criteria::table(&model, &self.workloads, self.window_kib << 10, self.seed)?)
+    }
+}
+
+/// Options of `validate`.
+#[derive(Debug, Args)]
+pub(crate) struct ValidateOptions {
+    /// A model with measured values
+    #[arg(long, default_value = "two-cpus")]
+    model: String,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl ValidateOptions {
+    /// Prints the comparison.
+    pub(crate) fn execute(&self) -> Result<()> {
+        let (text, is_within) = validate::table(&Model::load(&self.model)?, self.seed)?;
+        print(&text)?;
+        ensure!(is_within, "a value is outside of the stated error of {} %", validate::ERROR_PERCENT_MAX);
+        Ok(())
+    }
+}
+
+/// Options of `schedules`.
+#[derive(Debug, Args)]
+pub(crate) struct ScheduleOptions {
+    /// Number of schedules
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    count: u64,
+    /// Number of the first one; a number is a schedule
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_u64 << 60))]
+    first: u64,
+}
+
+impl ScheduleOptions {
+    /// Tries them.
+    pub(crate) fn execute(&self) -> Result<()> {
+        let counts = schedules::try_all(self.first, self.count)?;
+        print(&format!(
+            "{} schedules: {} frames in order, {} copies offloaded, {} frames dropped for named reasons\n",
+            self.count, counts.frames, counts.offloaded, counts.drops
+        ))
+    }
+}
+
+/// Options of `run`.
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// A model: two-cpus, opteron, epyc, or a file in TOML
+    #[arg(long, default_value = "opteron")]
+    model: String,
+    /// The architecture of the switch
+    #[arg(long, value_enum, default_value = "hyper-switch")]
+    architecture: ArchitectureName,
+    /// pairs=N, all-to-all=N, echo, bare-stream=N or bare-echo=PAUSE_US, and payload=BYTES behind a comma
+    #[arg(long, value_name = "WORK", default_value = "pairs=1")]
+    workload: LabWork,
+    /// The same seed gives the same run
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Measured virtual time, in ms
+    #[arg(long, value_name = "MS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=59_000))]
+    ms: u64,
+    /// Workers of the architecture lasthop
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=16))]
+    workers: u64,
+    /// Bytes that the sender of a stream has under way, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = WINDOW_BYTES >> 10, value_parser = clap::value_parser!(u64).range(1..=8192))]
+    window_kib: u64,
+    /// Nothing is offloaded to idle CPUs (hyper-switch)
+    #[arg(long)]
+    no_offload: bool,
+}
+
+impl RunOptions {
+    /// Runs, and prints the result.
+    pub(crate) fn execute(&self) -> Result<()> {
+        let model = Model::load(&self.model)?;
+        let mut choices = Choices::default();
+        if self.no_offload {
+            choices.offload = None;
+        }
+        let scenario = Scenario {
+            choices,
+            workers: self.workers as usize,
+            seed: self.seed,
+            window_bytes: self.window_kib << 10,
+            measured_ns: self.ms * 1_000_000,
+            ..Scenario::new(&model, self.architecture.into(), self.workload)
+        };
+        print(&lines(&scenario, &scenario.run()?))
+    }
+}
+
+fn lines(scenario: &Scenario, result: &RunResult) -> String {
+    let packets = result.received.packets.max(1) as f64;
+    let cycles = result.busy_ns as f64 * scenario.model.cpu.mhz as f64 / 1000.0 / packets;
+    let drops: Vec<String> =
+        result.drops.nonzero().map(|(reason, count)| format!("{} {count}", reason.name())).collect();
+    let drops = if drops.is_empty() { "none".to_owned() } else { drops.join(", ") };
+    format!(
+        "model          {}\narchitecture   {}\nworkload       {}\npayload        {:.3} Gbit/s\npackets        {:.4} Mpps\n\
+         transactions   {:.0} /s\nwork           {:.2} CPUs, {cycles:.0} cycles/packet, polling not counted\nvisits         {}\n\
+         offloaded      {} copies\nframes         {} sent, {} received, {} lost\ndrops          {drops}\nhash           {:016x}\n",
+        scenario.model.name,
+        scenario.architecture.name(),
+        scenario.work,
+        result.gbit_per_s(),
+        result.mpps(),
+        result.transactions_per_s(),
+        result.busy_ns as f64 / result.measured_ns as f64,
+        result.visits,
+        result.offloaded,
+        result.frames.sent,
+        result.frames.received,
+        result.frames.skipped,
+        result.hash,
+    )
+}
