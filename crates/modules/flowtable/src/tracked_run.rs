@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use lasthop_conntrack::{UsualEnds, UsualPacket, UsualPacket4, UsualZone, WINDOW4_BYTES, WINDOW6_BYTES};
-use lasthop_module_api::{DropReason, Header, Output, PortId};
+use lasthop_module_api::{DropReason, Header, Output, PortId, Verdicts};
 use lasthop_wire::key::{CtWords, MINI_KEY4_WORDS, extract};
 use lasthop_wire::{Key, Metadata};
 
@@ -262,12 +262,9 @@ impl Executor<'_> {
             run.stock.count_run(EntryId::of(stats), counted, self.now_ns);
         }
         self.local.note_cached(2);
-        let Some((image, edited)) = self.verdicts.copy_image(header) else {
+        let Some((image, _)) = translated(self.verdicts, header, to) else {
             return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
         };
-        if let Some(usual) = UsualPacket4::of(header.bytes(), &header.offload) {
-            usual.translate(edited.bytes_mut(), to);
-        }
         self.verdicts.push(Output { packet: packet as u16, image, port, truncate_len_bytes: EVERYTHING });
     }
 
@@ -314,12 +311,9 @@ impl Executor<'_> {
         (to, tcp_flags): (&UsualEnds, u16),
         metadata: Metadata,
     ) {
-        let Some((image, edited)) = self.verdicts.copy_image(header) else {
+        let Some((image, edited)) = translated(self.verdicts, header, to) else {
             return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
         };
-        if let Some(usual) = UsualPacket4::of(header.bytes(), &header.offload) {
-            usual.translate(edited.bytes_mut(), to);
-        }
         let pass = (metadata.recirc_id, &metadata.ct);
         let later = self.local.union.later_at(edited.bytes(), metadata.in_port, pass, &self.shared.secret);
         let is_any_behind = self.local.pending.is_any();
@@ -338,4 +332,18 @@ impl Executor<'_> {
             None => self.verdicts.drop_packet(packet, DropReason::PortGone),
         }
     }
+}
+
+/// A copy of a packet's image with these ends, and its index.
+#[inline(always)]
+fn translated<'a>(
+    verdicts: &'a mut Verdicts,
+    header: &Header,
+    to: &UsualEnds,
+) -> Option<(u16, &'a mut Header)> {
+    let (image, edited) = verdicts.copy_image(header)?;
+    if let Some(usual) = UsualPacket4::of(header.bytes(), &header.offload) {
+        usual.translate(edited.bytes_mut(), to);
+    }
+    Some((image, edited))
 }

@@ -161,7 +161,7 @@ impl Simulation {
         }
     }
 
-    /// Frames are in a transmit ring: whoever switches them gets to know.
+    /// Frames are in a transmit ring: its switch is told.
     fn published(&mut self, nic: u16, thread: usize) {
         match self.architecture {
             Architecture::HyperSwitch => {
