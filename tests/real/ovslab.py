@@ -88,7 +88,7 @@ def stopped(switch):
 
 
 def kill_driver(switch, device="p1"):
-    pid = json.loads(switch.ask("port", "show", device, "--json").stdout)["driver"]["pid"]
+    pid = switch.show_port(device)["driver"]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until("another driver process", lambda: pid not in switch.pids())
 

@@ -219,6 +219,10 @@ class Switch(Process):
         check(answer.returncode == 0, f"lasthop stats failed: {answer.stderr.strip()}")
         return {port["name"]: port for port in json.loads(answer.stdout)["ports"]}
 
+    def show_port(self, port):
+        """A port, as `port show` has it."""
+        return json.loads(self.ask("port", "show", port, "--json").stdout)
+
     def show(self, port):
         """A vnic, with its rings while it has a guest."""
         answer = self.ask("vnic", "show", port, "--json")

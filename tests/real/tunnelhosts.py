@@ -1,7 +1,6 @@
 """Namespaces as hosts with a switch and a stock Open vSwitch each, and namespaces as their guests, for tests and measurements of tunnels."""
 
 import contextlib
-import json
 
 from openvswitch import OpenVSwitch
 from ovslab import driven
@@ -65,7 +64,7 @@ class Host(Started):
 
 def counters(host, port="genev_sys_6081"):
     """The tunnel port's counters of the driver process."""
-    return json.loads(host.switch.ask("port", "show", port, "--json").stdout)["counters"]
+    return host.switch.show_port(port)["counters"]
 
 
 def add_guest(namespace, device, number):
