@@ -18,6 +18,14 @@ pub fn mix_bits(sum: u64) -> u64 {
     folded_product(sum ^ GOLDEN_RATIO, GOLDEN_RATIO)
 }
 
+/// Hashes two words with a key of two secret words.
+#[inline(always)]
+#[must_use]
+pub fn keyed_pair([k0, k1]: [u64; 2], a: u64, b: u64) -> u64 {
+    // A single product has few bits that depend on one of the words: under some keys a set of words could collide.
+    mix_bits(folded_product(a.wrapping_add(k0), b.wrapping_add(k1)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, mix_bits};
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, keyed_pair, mix_bits};
 
 use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
@@ -56,15 +56,14 @@ impl HashKey {
 
     /// Hashes two words.
     pub(crate) fn of_words(&self, a: u64, b: u64) -> u64 {
-        mix_bits(folded_product(a.wrapping_add(self.0[0]), b.wrapping_add(self.0[1])))
+        keyed_pair(self.pair(), a, b)
     }
 }
 
 /// Hashes an IPv4 tuple: its addresses in one word, and its last word, with [`HashKey::pair`].
 #[inline(always)]
-pub(crate) fn of_tuple4([k0, k1]: [u64; 2], addresses: u64, last: u64) -> u32 {
-    // A single product has few bits that depend on the ports: under some keys a set of tuples could collide.
-    mix_bits(folded_product(addresses.wrapping_add(k0), last.wrapping_add(k1))) as u32
+pub(crate) fn of_tuple4(pair: [u64; 2], addresses: u64, last: u64) -> u32 {
+    keyed_pair(pair, addresses, last) as u32
 }
 
 /// Numbers that look random (Marsaglia's xorshift).

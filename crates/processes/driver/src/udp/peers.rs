@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, mix_bits};
+use lasthop_wire::mix::keyed_pair;
 
 use super::control::Endpoint;
 use crate::bounds::PEERS;
@@ -24,17 +24,14 @@ pub(super) struct Peers {
 
 impl Peers {
     pub(super) fn new() -> Self {
-        // Odd, as an even factor would lose bits.
-        let key = [GOLDEN_RATIO, !GOLDEN_RATIO].map(|word| RandomState::new().hash_one(word) | 1);
+        let state = RandomState::new();
+        let key = [0, 1].map(|number| state.hash_one(number));
         Self { places: Box::new([Peer::default(); PEERS]), key }
     }
 
     #[inline]
     fn place(&self, remote: u128) -> usize {
-        let [start, factor] = self.key;
-        let low = folded_product(remote as u64 ^ start, factor);
-        let both = folded_product((remote >> 64) as u64 ^ low, factor);
-        mix_bits(both) as usize % PEERS
+        keyed_pair(self.key, remote as u64, (remote >> 64) as u64) as usize % PEERS
     }
 
     /// Notes where a datagram came from, and to.
