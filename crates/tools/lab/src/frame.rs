@@ -9,11 +9,11 @@ pub(crate) const HEAD_BYTES: usize = 52;
 /// The virtio-net header and the frame's head: the first descriptor of each chain.
 pub(crate) const IMAGE_BYTES: usize = HEADER_BYTES + HEAD_BYTES;
 /// The shortest frame of Ethernet, without its check sum.
-pub(crate) const FRAME_BYTES_MIN: u32 = 60;
+const FRAME_BYTES_MIN: u32 = 60;
 /// The longest payload: a frame of 64 KiB.
 pub(crate) const PAYLOAD_BYTES_MAX: u32 = 65_483;
 /// For local experiments (IEEE 802).
-const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
+pub(crate) const ETHERTYPE: [u8; 2] = [0x88, 0xb5];
 const AT_FLOW: usize = 14;
 
 /// The meaning of a frame to its flow.

@@ -14,7 +14,7 @@ use lasthop_guestmem::{Mapping, MemoryMap, Region, SlotArray};
 use lasthop_module_api::PortId;
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
 
-use crate::frame::{FRAME_BYTES_MIN, FrameHead, HEAD_BYTES, IMAGE_BYTES, PAYLOAD_BYTES_MAX};
+use crate::frame::{FrameHead, HEAD_BYTES, IMAGE_BYTES, PAYLOAD_BYTES_MAX};
 
 /// Frames in each ring; a chain has two descriptors.
 pub(crate) const SLOTS: u32 = 256;
@@ -110,7 +110,7 @@ impl Nic {
         let written = self.heads_sent.write(slot as usize, 0, &head.emit());
         debug_assert!(written.is_ok(), "slots hold a head");
         let address = HEADS_SENT + u64::from(slot * SLOT_BYTES);
-        let rest = head.frame_bytes().max(FRAME_BYTES_MIN) - HEAD_BYTES as u32;
+        let rest = head.frame_bytes() - HEAD_BYTES as u32;
         self.tx.add(&[(address, IMAGE_BYTES as u32), (PAYLOAD_SENT, rest)], &[], slot);
         self.added.push(head);
         true

@@ -9,7 +9,7 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, Hashes, Header, Module, PortS
 use lasthop_modules::{BridgeSettings, by_name};
 
 use crate::flow::FrameCounts;
-use crate::frame::{FrameHead, mac_of, port_of};
+use crate::frame::{ETHERTYPE, FrameHead, mac_of, port_of};
 use crate::nic::Nic;
 
 /// Slots of the bridge's table: several for each card.
@@ -135,8 +135,8 @@ pub(crate) fn ring_of(nic: u16) -> RingId {
 
 /// Lets the module learn the address of a card, so that no first frame is flooded.
 fn announce(module: &dyn Module, nic: u16) {
-    let frame = [&[0xff; 6][..], &mac_of(nic), &[0x88, 0xb5], &[0; 46]].concat();
-    let headers = [Header::new(&frame, 60, lasthop_wire::Offload::default())];
+    let frame = [&[0xff; 6][..], &mac_of(nic), &ETHERTYPE, &[0; 46]].concat();
+    let headers = [Header::new(&frame, frame.len() as u32, lasthop_wire::Offload::default())];
     let batch = Batch { port: port_of(nic), headers: &headers, hashes: &Hashes::NONE };
     module.decide(&batch, 1, &mut Verdicts::default());
 }

@@ -4,7 +4,7 @@
 use lasthop_sched::{Look, LookRound, look};
 
 use super::{Architecture, CopyOrder, STEP_NS, Simulation, Step, Work};
-use crate::copies::CopyJob;
+use crate::copies::{CopyJob, CopyQueue};
 use crate::frame::FrameHead;
 use crate::machine::Role;
 use crate::switch::ring_of;
@@ -100,14 +100,27 @@ impl Simulation {
     fn copy_step(&mut self, nic: u16, cpu: usize) -> Option<Step> {
         let number = usize::from(nic);
         let mut free = self.ports[number].copies.unassigned(self.switch.nics[number].delivered()).0;
+        self.copies_step(nic, cpu, |copies| {
+            free = free.checked_sub(1)?;
+            Some(copies.assign())
+        })
+    }
+
+    /// As many copies of a card's packets, by `next`, as a step takes on.
+    pub(super) fn copies_step(
+        &mut self,
+        nic: u16,
+        cpu: usize,
+        mut next: impl FnMut(&mut CopyQueue) -> Option<u64>,
+    ) -> Option<Step> {
         let (mut orders, mut cost_ns, mut bytes) = (Vec::new(), 0, 0);
-        while free > 0 && cost_ns < STEP_NS {
-            free -= 1;
-            let order = (nic, self.ports[number].copies.assign());
-            let (one_ns, one_bytes) = self.copy_cost(order, cpu);
+        while cost_ns < STEP_NS
+            && let Some(job) = next(&mut self.ports[usize::from(nic)].copies)
+        {
+            let (one_ns, one_bytes) = self.copy_cost((nic, job), cpu);
             cost_ns += one_ns;
             bytes += one_bytes;
-            orders.push(order);
+            orders.push((nic, job));
         }
         (!orders.is_empty()).then_some(Step { cost_ns, bytes, work: Work::Copy(orders) })
     }

@@ -5,7 +5,8 @@ use lasthop_sched::{
     Notification, Notify, PendingCopies, Transmit, notify, offload, place, spread, transmit,
 };
 
-use super::{CopyOrder, Event, STEP_NS, Simulation, Step, Work};
+use super::{Event, Simulation, Step, Work};
+use crate::copies::CopyQueue;
 use crate::machine::ThreadState;
 
 impl Simulation {
@@ -15,17 +16,10 @@ impl Simulation {
         let number = usize::from(nic);
         let cpu = self.ports[number].cpu;
         if self.ports[number].copies.is_due || blocks {
-            let (mut orders, mut cost_ns, mut bytes): (Vec<CopyOrder>, u64, u64) = Default::default();
-            while cost_ns < STEP_NS {
-                let Some(job) = self.ports[number].copies.take_own() else { break };
-                let (one_ns, one_bytes) = self.copy_cost((nic, job), cpu);
-                cost_ns += one_ns;
-                bytes += one_bytes;
-                orders.push((nic, job));
-            }
+            let step = self.copies_step(nic, cpu, CopyQueue::take_own);
             self.ports[number].copies.is_due = self.ports[number].copies.has_own();
-            if !orders.is_empty() {
-                return Some(Step { cost_ns: cost_ns + self.costs.kick_ns, bytes, work: Work::Copy(orders) });
+            if let Some(step) = step {
+                return Some(Step { cost_ns: step.cost_ns + self.costs.kick_ns, ..step });
             }
         }
         if !blocks && !self.ports[number].must_visit {
