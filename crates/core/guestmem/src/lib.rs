@@ -64,8 +64,7 @@ pub use mapping::{FileRange, Mapping, MappingError};
 pub use place::{Place, Window};
 pub use slots::SlotArray;
 pub use unmapping::Unmapped;
-pub use words::Word;
-pub use words::Words;
+pub use words::{Word, Words, touch_page};
 
 /// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS): the maximum that QEMU asks for.
 pub const REGIONS_MAX: usize = 509;

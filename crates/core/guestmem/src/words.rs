@@ -82,6 +82,13 @@ impl Words {
     }
 }
 
+/// Has the kernel allocate the page of `word` for writing. Its value stays, whatever other threads do.
+pub fn touch_page(word: &AtomicU64) {
+    let value = word.load(Ordering::Relaxed);
+    // The processor writes whether the values are equal or not. `fetch_or(0)` would be compiled into a load.
+    let _ = word.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
+}
+
 /// One 32-bit word of a mapping, pinned: for state of the switch in memory that outlives its process.
 #[derive(Clone, Debug)]
 pub struct Word {

@@ -10,7 +10,7 @@
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
 //! - [`Version`]: words that many workers read and change.
 //! - [`MarkedStack`]: places that have to be checked again.
-//! - [`prefetch()`]: loads a cache line ahead of its use; [`touch()`]: has the kernel allocate a page.
+//! - [`prefetch()`]: loads a cache line ahead of its use.
 //!
 //! **Contract.** No operation waits, allocates or makes a system call. Queued work is never stranded: the lock's holder
 //! checks for it after unlocking, and the thread that queued it tries the lock again
@@ -62,8 +62,6 @@ mod sleep_flag;
 mod sync;
 mod version;
 
-use sync::{AtomicU64, Ordering};
-
 pub use combining_lock::{CombiningGuard, CombiningLock};
 pub use marked_stack::{Marked, MarkedStack};
 pub use publish_order::PublishOrder;
@@ -75,13 +73,6 @@ pub use version::Version;
 
 /// Workers that can share a lock: one for each core that a switch gets on a large server.
 pub const WORKERS_MAX: usize = 16;
-
-/// Has the kernel allocate the page of `word` for writing. Its value stays, whatever other threads do.
-pub fn touch(word: &AtomicU64) {
-    let value = word.load(Ordering::Relaxed);
-    // The processor writes whether the values are equal or not. `fetch_or(0)` would be compiled into a load.
-    let _ = word.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
-}
 
 /// Prefetches the cache lines in which `item` begins, without waiting for them.
 #[inline(always)]

@@ -86,11 +86,6 @@ impl Places {
         self.header.read(USED_AT).min(self.count.into()) as u32
     }
 
-    /// The number of places that shards have taken from the memory so far.
-    pub(crate) fn taken(&self) -> u32 {
-        self.lock().used
-    }
-
     /// Whether all vacant places are in shards' lists.
     pub(crate) fn is_used_up(&self) -> bool {
         let pool = self.lock();

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lasthop_sync::touch;
+use lasthop_guestmem::touch_page;
 
 use crate::links::{LINK_WORDS, Links};
 use crate::place::PLACE_WORDS;
@@ -34,7 +34,7 @@ pub(crate) struct TouchedPlaces {
 impl TouchedPlaces {
     /// Touches some more places. Returns true at the end of a period.
     pub(crate) fn advance(&self, places: &Places, links: &Links) -> bool {
-        let used = places.taken();
+        let used = places.used();
         let from = self.end.load(Ordering::Relaxed).max(used);
         let mut target = self.target.load(Ordering::Relaxed);
         if from >= target {
@@ -44,8 +44,10 @@ impl TouchedPlaces {
         }
         let to = target.min(from.saturating_add(TOUCHED_AT_ONCE)).max(from);
         let first_of = |each: u32| (from..to).filter(move |index| index % each == 0);
-        first_of(PLACES_OF_PAGE).filter_map(|index| places.get(index)).for_each(|place| touch(&place.0[0]));
-        first_of(LINKS_OF_PAGE).filter_map(|index| links.pending(index)).for_each(touch);
+        first_of(PLACES_OF_PAGE)
+            .filter_map(|index| places.get(index))
+            .for_each(|place| touch_page(&place.0[0]));
+        first_of(LINKS_OF_PAGE).filter_map(|index| links.pending(index)).for_each(touch_page);
         self.end.store(to, Ordering::Relaxed);
         to >= target
     }

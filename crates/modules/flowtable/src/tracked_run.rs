@@ -163,9 +163,7 @@ impl Executor<'_> {
             }
             let count = sent.packets as usize;
             self.verdicts.output_run(first + at, count, second.port);
-            self.local.note_cached(2 * sent.packets);
-            run.stock.count_run(EntryId::of(run.stats), sent, self.now_ns);
-            run.stock.count_run(EntryId::of(second.stats), sent, self.now_ns);
+            self.count_both(run, second, sent);
             at += count;
         }
     }
@@ -186,25 +184,26 @@ impl Executor<'_> {
         let (ct, translation) = self.tracked.whole(at, run.is_whole);
         if translation.is_none() && !self.local.pending.is_any() {
             let known = self.known_second::<KEY>(run, (at, ct), header, cache_key);
-            let destination = known.and_then(|known| match Step(known.program) {
-                step if step.is(Code::Output) => {
-                    Some((self.shared.numbers.port(step.operand(0, 16) as u16)?, None))
-                }
-                step if is_beginning(ct.0[0]) => match KEY {
-                    MINI_KEY4_WORDS => self.commit_then_output::<WINDOW4_BYTES>(run, step, header),
-                    _ => self.commit_then_output::<WINDOW6_BYTES>(run, step, header),
-                },
-                _ => None,
+            let sent = known.and_then(|SecondHit { program, stats }| {
+                let (port, translation) = match Step(program) {
+                    step if step.is(Code::Output) => {
+                        (self.shared.numbers.port(step.operand(0, 16) as u16)?, None)
+                    }
+                    step if is_beginning(ct.0[0]) => match KEY {
+                        MINI_KEY4_WORDS => self.commit_then_output::<WINDOW4_BYTES>(run, step, header)?,
+                        _ => self.commit_then_output::<WINDOW6_BYTES>(run, step, header)?,
+                    },
+                    _ => return None,
+                };
+                Some((SecondFlow { stats, port }, translation))
             });
-            match (known, destination) {
-                (Some(SecondHit { stats, .. }), Some((port, None))) => {
-                    return Some(SecondFlow { stats, port });
-                }
-                (Some(SecondHit { stats, .. }), Some((port, Some(to)))) => {
-                    self.send_committed((run, stats), (packet, header), &to, port, cache_key.tcp_flags);
+            match sent {
+                Some((second, None)) => return Some(second),
+                Some((second, Some(to))) => {
+                    self.send_committed(run, second, (packet, header), (&to, cache_key.tcp_flags));
                     return None;
                 }
-                _ => {}
+                None => {}
             }
         }
         let mut counted = CountedRun::default();
@@ -250,22 +249,27 @@ impl Executor<'_> {
     /// Sends a packet whose connection was committed with a translation, and counts it for both flows.
     fn send_committed(
         &mut self,
-        (run, stats): (&TrackedRun<'_>, u32),
+        run: &TrackedRun<'_>,
+        second: SecondFlow,
         (packet, header): (usize, &Header),
-        to: &UsualEnds,
-        port: PortId,
-        tcp_flags: u16,
+        (to, tcp_flags): (&UsualEnds, u16),
     ) {
         let mut counted = CountedRun::default();
         counted.add(header.frame_len_bytes(), tcp_flags);
-        for stats in [run.stats, stats] {
-            run.stock.count_run(EntryId::of(stats), counted, self.now_ns);
-        }
-        self.local.note_cached(2);
+        self.count_both(run, second, counted);
         let Some((image, _)) = translated(self.verdicts, header, to) else {
             return self.verdicts.drop_packet(packet, DropReason::VerdictOverflow);
         };
-        self.verdicts.push(Output { packet: packet as u16, image, port, truncate_len_bytes: EVERYTHING });
+        let (packet, port, truncate_len_bytes) = (packet as u16, second.port, EVERYTHING);
+        self.verdicts.push(Output { packet, image, port, truncate_len_bytes });
+    }
+
+    /// Counts packets for their flows of both passes, which were found in caches.
+    #[inline(always)]
+    fn count_both(&mut self, run: &TrackedRun<'_>, second: SecondFlow, counted: CountedRun) {
+        self.local.note_cached(2 * counted.packets);
+        run.stock.count_run(EntryId::of(run.stats), counted, self.now_ns);
+        run.stock.count_run(EntryId::of(second.stats), counted, self.now_ns);
     }
 
     /// Commits the connection that a packet begins, if `step` is the program `ct(commit),output`. `None`, with nothing done, for another

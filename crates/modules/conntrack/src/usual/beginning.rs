@@ -44,7 +44,8 @@ impl UsualZone<'_> {
         if !is_sound || !self.shared.adoption.is_over() || shard.expected.load(Ordering::Acquire) != 0 {
             return false;
         }
-        let (hash, words) = (self.hash_of(packet), self.words_of(packet));
+        let words = self.words_of(packet);
+        let hash = self.shared.key.of_words_of_tuple(&words);
         // Most are committed.
         self.buckets.prefetch_head(self.hash_of_reply(&words));
         matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
