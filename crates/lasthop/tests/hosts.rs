@@ -1,12 +1,11 @@
 //! The host's own stack at an uplink of the built binary: separated, or at its own port.
 
-use std::fs::File;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
 use lasthop_rig::guests::{ONE, check_balance, guest};
-use lasthop_rig::namespaces::{Namespace, locked_memory, may};
+use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::{Switch, eventually, signal};
 use rustix::process::Signal;
 use serde_json::Value;
@@ -19,18 +18,16 @@ struct Lab {
     switch: Switch,
     host: Namespace,
     outside: Namespace,
-    _turn: File,
 }
 
 impl Lab {
     fn new(uplink: &str) -> Self {
-        let turn = locked_memory();
         let (host, outside) = (Namespace::new(), Namespace::new());
         host.wire("wire", &outside, "eth0");
         host.ip("addr add 192.0.2.1/24 dev wire");
         outside.ip("addr add 192.0.2.9/24 dev eth0");
         let switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--uplink", uplink]);
-        Self { switch, host, outside, _turn: turn }
+        Self { switch, host, outside }
     }
 
     fn show(&self, port: &str) -> Value {

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use lasthop_dpif::client::Client;
 use lasthop_frontend::Guest;
 use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, receive, send};
-use lasthop_rig::namespaces::{Namespace, locked_memory, may};
+use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::{Switch, eventually, signal};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 use rustix::process::Signal;
@@ -382,7 +382,6 @@ fn all_that_the_driver_process_may_is_needed() {
     if !may() {
         return;
     }
-    let _turn = locked_memory();
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("wire", &outside, "eth0");
     host.wire("fast", &outside, "eth1");

@@ -35,20 +35,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Bytes of the switch's log in a failure message.
 const LOG_BYTES: usize = 4000;
 
-/// The folder `levels` above this program, which is in target/PROFILE/deps.
-fn above(levels: usize) -> PathBuf {
-    let test = std::env::current_exe().expect("the path of this program");
-    test.ancestors().nth(levels).expect("cargo's folders").to_owned()
-}
-
-/// The built binary. Cargo names it to tests only, not to a library.
+/// The built binary. Cargo names it to tests only, not to a library; this program is in target/PROFILE/deps.
 pub fn program() -> PathBuf {
-    above(2).join("lasthop")
-}
-
-/// The folder for files of tests, as cargo's CARGO_TARGET_TMPDIR.
-pub(crate) fn scratch() -> PathBuf {
-    above(3).join("tmp")
+    let test = std::env::current_exe().expect("the path of this program");
+    test.ancestors().nth(2).expect("cargo's folders").join("lasthop")
 }
 
 /// Waits until `condition` returns a value.

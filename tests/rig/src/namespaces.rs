@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Once;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::{scratch, starts};
+use super::starts;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// Whether this user may create namespaces and devices; if not, reports that once in the form that tools/test counts.
@@ -20,15 +20,6 @@ pub fn may() -> bool {
         SAY.call_once(|| std::io::stderr().write_all(line).expect("written"));
     }
     is_root
-}
-
-/// The turn of a test with XDP sockets, until it is dropped. Their memory counts by user towards RLIMIT_MEMLOCK. If the
-/// limit cannot be raised there is room for two sockets, so tests of all programs take turns.
-pub fn locked_memory() -> File {
-    let path = scratch().join("locked-memory");
-    let turn = File::create(path).expect("a file");
-    turn.lock().expect("a turn");
-    turn
 }
 
 /// A network namespace, deleted when dropped.

@@ -75,7 +75,7 @@ impl Opened {
     /// Descriptors for the next driver process; `None` if the device has to be opened again.
     fn renew(&mut self) -> Option<Vec<OwnedFd>> {
         match &mut self.uplink {
-            Some(uplink) => uplink.sockets().ok().map(|device| device.queues),
+            Some(uplink) => uplink.sockets().ok().map(|device| device.descriptors),
             None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
         }
     }
@@ -122,14 +122,14 @@ impl DevicePort {
 
     /// Notes an opened device.
     pub fn open(&mut self, opening: Opening, now: Instant) {
-        let Opening { device: OpenedDevice { facts, queues }, why, uplink } = opening;
-        let copies = queues.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
+        let Opening { device: OpenedDevice { facts, descriptors }, why, uplink } = opening;
+        let copies = descriptors.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>();
         let kept = if self.is_tap { copies.unwrap_or_default() } else { Vec::new() };
         (self.trouble, self.retry) = (None, None);
         self.opened = Some(Opened {
             facts,
             why,
-            unsent: Some(queues),
+            unsent: Some(descriptors),
             kept,
             uplink,
             namespace: None,
@@ -325,7 +325,11 @@ mod tests {
             tunnel: None,
         };
         let queue = std::fs::File::open("/dev/null").expect("a descriptor").into();
-        Opening { device: OpenedDevice { facts, queues: vec![queue] }, why: "any".to_owned(), uplink: None }
+        Opening {
+            device: OpenedDevice { facts, descriptors: vec![queue] },
+            why: "any".to_owned(),
+            uplink: None,
+        }
     }
 
     fn device(index: u32, is_up: bool) -> LinkDevice {

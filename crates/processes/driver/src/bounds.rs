@@ -18,7 +18,7 @@
 //! | [`ANSWER_INTERVAL`] | 20 | ms | between further ones: a sender needs one for each other host |
 //! | [`ANSWERS_PLACES`] | 256 | places | of the switch's ports that frames come from: of a tunnel port up to 4096 answers at once, and 12,800 a second |
 //! | [`FOREIGN_ERRORS_MAX`] | 8 | attempts | of one visit to send after errors that other hosts caused; then a frame may be `refused` for one |
-//! | [`XDP_FRAMES`] | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of lockable memory, or 8 above an MTU of 1774 |
+//! | [`XDP_FRAMES`](lasthop_device::XDP_FRAMES) | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of pinned memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
 //! | [`XDP_WAKES_MAX`] | 8 | system calls | of one visit to send: the kernel takes 32 frames a call, and some may have been left |
@@ -78,10 +78,8 @@ const _: () =
     assert!(SEND_PARTS_MAX * SEND_SLOT_BYTES as usize > 65_600 && SEND_PARTS_MAX < crate::sys::PARTS_MAX);
 const _: () = assert!((SEND_STRIDE_BYTES / 64) % 2 == 1 && (RECEIVE_SLOT_BYTES / 64) % 2 == 1);
 
-/// Frames of an XDP socket for each direction; a power of two.
-pub(crate) const XDP_FRAMES: u32 = 1024;
 /// Entries of each of its rings.
-pub(crate) const XDP_ENTRIES: u32 = 2 * XDP_FRAMES;
+pub(crate) const XDP_ENTRIES: u32 = 2 * lasthop_device::XDP_FRAMES;
 /// Frames that one visit takes.
 pub(crate) const XDP_BATCH: usize = 64;
 /// System calls to send one batch.

@@ -45,6 +45,8 @@ struct AttachedPort {
     lanes: Vec<LaneId>,
     /// Descriptors of a device that have no queue yet.
     spare: Vec<OwnedFd>,
+    /// The memory of its XDP sockets.
+    memory: Option<OwnedFd>,
     /// Queues without a lane, since there is no switch.
     queues: Vec<Box<dyn Queue>>,
     /// Counters of former lanes.
@@ -56,6 +58,12 @@ struct AttachedPort {
 impl AttachedPort {
     fn has_device(&self) -> bool {
         !(self.lanes.is_empty() && self.spare.is_empty() && self.queues.is_empty())
+    }
+
+    /// The memory that the vNIC must have.
+    fn memory(&self) -> Result<Option<OwnedFd>, DriverError> {
+        let copy = self.memory.as_ref().map(OwnedFd::try_clone).transpose();
+        copy.map_err(|error| DriverError::System("copy a descriptor", error))
     }
 }
 
@@ -84,8 +92,8 @@ impl Driver {
         Ok(Self { threads, ports: BTreeMap::new(), reporter, reports, next_lane: 0, next_generation: 0 })
     }
 
-    /// Adds a port: `device` has its descriptors in the order of queues, `switch` is a connection on which the switch
-    /// serves a vhost-user session.
+    /// Adds a port: `device` has its descriptors (see [`lasthop_device::OpenedDevice`]), `switch` is a connection on
+    /// which the switch serves a vhost-user session.
     ///
     /// # Errors
     /// [`DriverError`]; then there is no port.
@@ -99,13 +107,14 @@ impl Driver {
         if self.ports.contains_key(&id) {
             return Err(DriverError::PortExists(id));
         }
-        check(&facts, &device)?;
+        let (spare, memory) = sort(&facts, device)?;
         let port = AttachedPort {
             facts,
             vnic: None,
             generation: 0,
             lanes: Vec::new(),
-            spare: device,
+            spare,
+            memory,
             queues: Vec::new(),
             past: DriverCounters::default(),
             told: Vec::new(),
@@ -134,7 +143,7 @@ impl Driver {
         let pairs = match &mut port.vnic {
             Some(vnic) => vnic.reconnect(switch)?,
             None => {
-                let (vnic, pairs) = Vnic::over(switch, options(&port.facts)?)?;
+                let (vnic, pairs) = Vnic::in_memory(switch, options(&port.facts)?, port.memory()?)?;
                 port.vnic = Some(vnic);
                 pairs
             }
@@ -153,16 +162,16 @@ impl Driver {
         facts: DeviceFacts,
         device: Vec<OwnedFd>,
     ) -> Result<(), DriverError> {
-        check(&facts, &device)?;
+        let (spare, memory) = sort(&facts, device)?;
         let wanted = needs(&facts)?;
         self.recall(id)?;
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
         port.queues.clear();
         let fits = needs(&port.facts)? == wanted && port.facts.queues == facts.queues;
-        (port.facts, port.spare) = (facts, device);
-        let features = RING_FEATURES | port.facts.features;
+        (port.facts, port.spare, port.memory) = (facts, spare, memory);
+        let (features, memory) = (RING_FEATURES | port.facts.features, port.memory()?);
         let reset = match &mut port.vnic {
-            Some(vnic) if fits => vnic.reset(features).map_err(|error| error.to_string()),
+            Some(vnic) if fits => vnic.reset(features, memory).map_err(|error| error.to_string()),
             Some(_) => Err("the device is of another kind than the last one".to_owned()),
             None => return Ok(()),
         };
@@ -300,17 +309,23 @@ fn settled(mut counters: DriverCounters) -> DriverCounters {
     counters
 }
 
-fn check(facts: &DeviceFacts, device: &[OwnedFd]) -> Result<(), DriverError> {
+/// Checks a device, and separates its queues' descriptors from the memory of XDP sockets, which comes last.
+fn sort(
+    facts: &DeviceFacts,
+    mut device: Vec<OwnedFd>,
+) -> Result<(Vec<OwnedFd>, Option<OwnedFd>), DriverError> {
+    let descriptors = device.len();
+    let memory = if facts.backend == Backend::AfXdp { device.pop() } else { None };
     if usize::from(facts.queues) != device.len() || device.is_empty() {
         let (name, queues) = (facts.name.clone(), facts.queues);
-        return Err(DriverError::WrongDescriptors { name, queues, descriptors: device.len() });
+        return Err(DriverError::WrongDescriptors { name, queues, descriptors });
     }
     let is_header = [HEADER_BYTES, HEADER_BYTES_LEGACY].contains(&usize::from(facts.header_bytes));
     if facts.backend == Backend::AfPacket && !is_header {
         let (name, header_bytes) = (facts.name.clone(), facts.header_bytes);
         return Err(DriverError::WrongHeaders { name, header_bytes });
     }
-    Ok(())
+    Ok((device, memory))
 }
 
 fn options(facts: &DeviceFacts) -> Result<VnicOptions, DriverError> {

@@ -49,11 +49,6 @@ pub enum QueueError {
     /// The switch violated the rules of a ring.
     #[error(transparent)]
     Vnic(#[from] GuestError),
-    /// The limit for locked memory is too low for the memory that is shared with the kernel.
-    #[error(
-        "RLIMIT_MEMLOCK of the driver leaves no room for {0} KiB of its XDP sockets; raise it where lasthop is started (systemd: LimitMEMLOCK=infinity, a shell: ulimit -l unlimited)"
-    )]
-    LockedMemory(u32),
     /// The kernel returned an error for the device's descriptor that is not known to be transient.
     #[error("the device failed: {0}")]
     Failed(rustix::io::Errno),

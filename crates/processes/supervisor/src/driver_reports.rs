@@ -6,7 +6,6 @@ use log::error;
 
 use lasthop_api::driver_orders::DriverReport;
 use lasthop_device_ports::DevicePort;
-use lasthop_netdev::lift_memory_lock;
 
 use super::Outputs;
 use super::port::Port;
@@ -22,8 +21,6 @@ impl Ports {
     }
 
     pub(super) fn start_driver(&mut self, out: &mut Outputs) {
-        // If this fails, the driver process reports the missing memory later.
-        let _ = lift_memory_lock();
         self.driver.process.start_or_plan(&out.poller, Source::Driver.into());
         self.settle_devices(out);
     }

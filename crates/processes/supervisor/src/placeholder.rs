@@ -39,7 +39,8 @@ impl Placeholder {
         };
         let device = lasthop_netdev::tap(port.name.as_str(), options)?;
         let index = device.facts.index;
-        let tap = device.queues.into_iter().next().ok_or_else(|| OpenError::Busy(port.name.to_string()))?;
+        let tap =
+            device.descriptors.into_iter().next().ok_or_else(|| OpenError::Busy(port.name.to_string()))?;
         Ok(Self { tap, index, has_link: None, limits: TrafficLimits::default() })
     }
 

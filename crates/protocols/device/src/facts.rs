@@ -147,8 +147,8 @@ pub struct XdpFacts {
 pub struct OpenedDevice {
     /// Its facts.
     pub facts: DeviceFacts,
-    /// One descriptor for each queue, in order.
-    pub queues: Vec<OwnedFd>,
+    /// One descriptor for each queue, in order. Of XDP sockets, the file of their memory comes last.
+    pub descriptors: Vec<OwnedFd>,
 }
 
 /// Bytes of a device's name (IFNAMSIZ of linux/if.h, 16, less its zero).

@@ -32,11 +32,12 @@
 
 mod counters;
 mod facts;
+mod xdp_memory;
 
 pub use counters::{DeviceDropReason, DriverCounters, FrameCount};
 pub use facts::{
     Backend, DeviceFacts, Host, OpenedDevice, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts, host_tap,
 };
-
-/// Bytes of the largest MTU with which a device can be used through XDP sockets: one frame fits a slot of their memory.
-pub const XDP_MTU_BYTES_MAX: u32 = 3822;
+pub use xdp_memory::{
+    XDP_FRAMES, XDP_HEADROOM_BYTES, XDP_LINK_BYTES, XDP_MTU_BYTES_MAX, xdp_queue_bytes, xdp_slot_bytes,
+};

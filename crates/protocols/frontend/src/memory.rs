@@ -20,7 +20,12 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(len_bytes: u64) -> Result<Self, GuestError> {
-        let file = memfd("lasthop-frontend", len_bytes)?;
+        Self::of_file(memfd("lasthop-frontend", len_bytes)?, len_bytes)
+    }
+
+    /// The memory in `file`, which gets this length.
+    pub(crate) fn of_file(file: OwnedFd, len_bytes: u64) -> Result<Self, GuestError> {
+        rustix::fs::ftruncate(&file, len_bytes)?;
         let mapping = Arc::new(Mapping::of_file(file.as_fd(), 0, len_bytes)?);
         let region = Region { guest_addr: GUEST_ADDR, user_addr: USER_ADDR, mapping };
         let map = MemoryMap::new(vec![region]).map_err(GuestError::Options)?;

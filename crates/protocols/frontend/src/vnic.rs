@@ -1,6 +1,6 @@
 //! A network card without a driver: connection, memory and rings, with the user's own buffers.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use lasthop_guestmem::{MemoryMap, Segment};
@@ -65,7 +65,7 @@ struct PairPlace {
 /// decides which parts are lent to the back end; nothing is copied here.
 ///
 /// ```text
-///   one memfd    [ pair 0: receive ring | transmit ring ] [ pair 1 ] ... [ arena of pair 0 ] [ arena of pair 1 ] ...
+///   one memfd    [ arena of pair 0 ] [ arena of pair 1 ] ... [ pair 0: receive ring | transmit ring ] [ pair 1 ] ...
 /// ```
 #[derive(Debug)]
 pub struct Vnic {
@@ -83,18 +83,33 @@ impl Vnic {
     /// # Errors
     /// [`GuestError::Options`], or a refusal of the back end.
     pub fn over(stream: UnixStream, options: VnicOptions) -> Result<(Self, Vec<VnicPair>), GuestError> {
+        Self::in_memory(stream, options, None)
+    }
+
+    /// As [`Self::over`], with the arenas at the start of `file`, one after the other; it grows by the rings. A fresh
+    /// file if there is none.
+    ///
+    /// # Errors
+    /// As [`Self::over`].
+    pub fn in_memory(
+        stream: UnixStream,
+        options: VnicOptions,
+        file: Option<OwnedFd>,
+    ) -> Result<(Self, Vec<VnicPair>), GuestError> {
         options.check()?;
         let mut plan = Plan::default();
-        let rings: Vec<_> = (0..options.queue_pairs)
-            .map(|_| (plan.ring(options.rx_entries), plan.ring(options.tx_entries)))
-            .collect();
-        let arena = |(rx, tx)| {
-            let offset = plan.area(u64::from(options.arena_bytes));
-            PairPlace { rx, tx, arena: Segment { offset, len: options.arena_bytes, region: 0 } }
+        let arenas: Vec<_> =
+            (0..options.queue_pairs).map(|_| plan.area(u64::from(options.arena_bytes))).collect();
+        let mut place = |offset| {
+            let arena = Segment { offset, len: options.arena_bytes, region: 0 };
+            PairPlace { rx: plan.ring(options.rx_entries), tx: plan.ring(options.tx_entries), arena }
         };
-        let pairs = rings.into_iter().map(arena).collect();
+        let pairs = arenas.into_iter().map(&mut place).collect();
         let (len_bytes, front) = (plan.len_bytes(), FrontEnd::new(stream)?);
-        let memory = Memory::new(len_bytes)?;
+        let memory = match file {
+            Some(file) => Memory::of_file(file, len_bytes)?,
+            None => Memory::new(len_bytes)?,
+        };
         let mut vnic = Self { front, options, agreement: Agreement::default(), memory, pairs, len_bytes };
         let pairs = vnic.introduce()?;
         Ok((vnic, pairs))
@@ -113,17 +128,26 @@ impl Vnic {
     fn introduce(&mut self) -> Result<Vec<VnicPair>, GuestError> {
         self.front.set_owner()?;
         self.agreement = negotiate(&mut self.front, self.options.request())?;
-        let whole = 0..self.len_bytes;
-        share_memory(&mut self.front, &self.memory, std::slice::from_ref(&whole))?;
+        self.share()?;
         self.start()
     }
 
-    /// Resets the device, and starts again with fresh rings and other features; see [`Self::reconnect`].
+    fn share(&mut self) -> Result<(), GuestError> {
+        let whole = 0..self.len_bytes;
+        share_memory(&mut self.front, &self.memory, std::slice::from_ref(&whole))
+    }
+
+    /// Resets the device, and starts again with fresh rings, other features and, if there is a `file`, other memory;
+    /// see [`Self::reconnect`] and [`Self::in_memory`].
     ///
     /// # Errors
     /// A refusal of the back end; it must support RESET_DEVICE.
-    pub fn reset(&mut self, features: u64) -> Result<Vec<VnicPair>, GuestError> {
+    pub fn reset(&mut self, features: u64, file: Option<OwnedFd>) -> Result<Vec<VnicPair>, GuestError> {
         self.front.reset_device()?;
+        if let Some(file) = file {
+            self.memory = Memory::of_file(file, self.len_bytes)?;
+            self.share()?;
+        }
         self.options.features = features;
         let offered = self.front.get_features()?;
         self.agreement.features = offered & features & !features::PROTOCOL_FEATURES;

@@ -44,6 +44,7 @@ mod tap;
 mod udp;
 mod uplink;
 mod xdp;
+mod xdp_memory;
 
 pub use error::OpenError;
 pub use gate::Gate;
@@ -54,4 +55,4 @@ pub use raw::tunnel;
 pub use tap::{TapOptions, TrafficLimits, set_carrier, tap};
 pub use udp::Coalescing;
 pub use uplink::{Uplink, UplinkOptions};
-pub use xdp::{XdpDevice, XdpError, lift_memory_lock};
+pub use xdp::{XdpDevice, XdpError};

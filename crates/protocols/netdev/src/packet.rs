@@ -79,7 +79,7 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         xdp: None,
         tunnel: None,
     };
-    Ok(OpenedDevice { facts, queues })
+    Ok(OpenedDevice { facts, descriptors: queues })
 }
 
 /// Makes all settings and binds; returns the length of the virtio-net header.

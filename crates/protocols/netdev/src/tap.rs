@@ -74,7 +74,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         xdp: None,
         tunnel: None,
     };
-    Ok(OpenedDevice { facts, queues })
+    Ok(OpenedDevice { facts, descriptors: queues })
 }
 
 /// Sets the carrier that the other side of a tap sees; `queue` is one of its queues.

@@ -93,7 +93,7 @@ pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: Own
         xdp: None,
         tunnel: Some(tunnel),
     };
-    OpenedDevice { facts, queues: vec![socket] }
+    OpenedDevice { facts, descriptors: vec![socket] }
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
         drop(free);
         let opened = udp("genev_sys", facts, Coalescing::Wanted).expect("it is free");
         assert_eq!(
-            (opened.queues.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
+            (opened.descriptors.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
         );
         drop(opened);

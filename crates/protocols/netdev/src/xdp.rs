@@ -7,11 +7,11 @@ use lasthop_bpf::{Hook, Link};
 use lasthop_vhost::features;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
 use super::netlink::{self, Interface};
 use super::programs::{SocketMap, UplinkProgram};
+use super::xdp_memory::XdpMemory;
 use lasthop_device::Host;
 use lasthop_device::XDP_MTU_BYTES_MAX as MTU_BYTES_MAX;
 use lasthop_device::{Backend, DeviceFacts, OpenedDevice, XdpFacts};
@@ -84,6 +84,16 @@ pub enum XdpError {
         /// The kernel's message.
         reason: String,
     },
+    /// The limit for locked memory is too low, and CAP_IPC_LOCK is missing.
+    #[error(
+        "RLIMIT_MEMLOCK leaves no room for the {kib} KiB of queue {queue}'s XDP socket, beside other locked memory of this user: start lasthop run with CAP_IPC_LOCK, or raise the limit (systemd: LimitMEMLOCK=infinity, a shell: ulimit -l unlimited)"
+    )]
+    LockedMemory {
+        /// The queue.
+        queue: u16,
+        /// The memory of a queue.
+        kib: u64,
+    },
     /// Any other error.
     #[error("{what} failed: {reason}")]
     System {
@@ -130,41 +140,27 @@ impl XdpDevice {
         &self.facts
     }
 
-    /// A fresh socket for each queue, which gets the frames once it is bound. Earlier sockets get no more frames, and
-    /// keep their queue until they are closed. Call it in the device's network namespace.
+    /// A fresh socket for each queue, which gets the frames once it is bound, and their memory. Earlier sockets get no
+    /// more frames, and keep their queue until they are closed. Call it in the device's network namespace.
     ///
     /// # Errors
-    /// [`XdpError::System`], [`XdpError::Permission`].
+    /// [`XdpError::System`], [`XdpError::Permission`], [`XdpError::LockedMemory`].
     pub fn sockets(&self) -> Result<OpenedDevice, XdpError> {
+        let memory = XdpMemory::new(&self.facts)?;
         let open = |queue| {
             let socket = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
             let socket = socket.map_err(|error| system("making an XDP socket")(error.into()))?;
+            memory.register(queue, socket.as_fd())?;
             self.map.set(queue, socket.as_fd()).map_err(system("entering an XDP socket into the BPF map"))?;
             Ok(socket)
         };
-        let queues = (0..self.facts.queues).map(open).collect::<Result<_, XdpError>>()?;
-        Ok(OpenedDevice { facts: self.facts.clone(), queues })
+        let mut descriptors = (0..self.facts.queues).map(open).collect::<Result<Vec<_>, XdpError>>()?;
+        descriptors.push(memory.into_file());
+        Ok(OpenedDevice { facts: self.facts.clone(), descriptors })
     }
 }
 
-/// Lets this process and its later children register as much memory with XDP sockets as the system permits, which is
-/// any amount with CAP_SYS_RESOURCE. Without CAP_IPC_LOCK it counts towards RLIMIT_MEMLOCK, by user; that is 8 MiB by
-/// default, and each queue takes 4 MiB, or 8 with an MTU above 1774.
-///
-/// # Errors
-/// Errors of setrlimit(2), but not for lack of a capability.
-pub fn lift_memory_lock() -> Result<(), Errno> {
-    let everything = Rlimit { current: None, maximum: None };
-    match setrlimit(Resource::Memlock, everything) {
-        Err(Errno::PERM) => {
-            let maximum = getrlimit(Resource::Memlock).maximum;
-            setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum })
-        }
-        result => result,
-    }
-}
-
-fn system(what: &'static str) -> impl Fn(io::Error) -> XdpError {
+pub(crate) fn system(what: &'static str) -> impl Fn(io::Error) -> XdpError {
     move |reason| match reason.raw_os_error() {
         Some(libc::EPERM) => XdpError::Permission,
         _ => XdpError::System { what, reason: reason.to_string() },

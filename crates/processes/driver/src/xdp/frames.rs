@@ -14,26 +14,7 @@
 //!
 //! Frames that the kernel and the switch name are checked against this table: a frame that they do not hold is refused.
 
-use crate::bounds::XDP_FRAMES;
-
-/// Bytes before every received frame that belong to the receiver (XDP_PACKET_HEADROOM, linux/bpf.h): more than a
-/// virtio-net header. Outgoing frames have the same offset.
-pub(crate) const HEADROOM_BYTES: u32 = 256;
-/// Sizes of a frame's slot: those of an aligned UMEM, with pages of 4 KiB.
-const PLACE_BYTES: [u32; 2] = [2048, 4096];
-/// Bytes of an Ethernet header with one VLAN tag.
-pub(super) const LINK_BYTES: u32 = 18;
-
-/// Bytes of each frame's slot, for devices of `mtu_bytes`; `None` if no slot is large enough.
-pub(crate) fn place_bytes(mtu_bytes: u32) -> Option<u32> {
-    let wanted = HEADROOM_BYTES + LINK_BYTES + mtu_bytes;
-    PLACE_BYTES.into_iter().find(|bytes| *bytes >= wanted)
-}
-
-/// The largest MTU whose frames fit a slot.
-#[cfg(test)]
-const MTU_BYTES_MAX: u32 = PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES;
-const _: () = assert!(PLACE_BYTES[1] - HEADROOM_BYTES - LINK_BYTES == lasthop_device::XDP_MTU_BYTES_MAX);
+use lasthop_device::XDP_FRAMES;
 
 /// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +50,6 @@ impl Frames {
     pub(super) fn new(place_bytes: u32) -> Self {
         let holders = vec![Holder::Us; 2 * XDP_FRAMES as usize].into();
         Self { holders, held: [[XDP_FRAMES, 0, 0]; 2], place_bytes }
-    }
-
-    /// Bytes of memory for one queue, with slots of `place_bytes`.
-    pub(super) fn len_bytes(place_bytes: u32) -> u32 {
-        2 * XDP_FRAMES * place_bytes
     }
 
     pub(super) fn place_bytes(&self) -> u32 {
@@ -134,14 +110,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_hold_frames_of_the_mtu_with_a_tag() {
-        for (mtu_bytes, place) in [(68, 2048), (1500, 2048), (1774, 2048), (1775, 4096), (3822, 4096)] {
-            assert_eq!(place_bytes(mtu_bytes), Some(place), "{mtu_bytes}");
-        }
-        assert_eq!((place_bytes(3823), MTU_BYTES_MAX), (None, 3822));
-    }
-
-    #[test]
     fn a_frame_passes_from_its_owner_in_its_direction_only() {
         let mut frames = Frames::new(2048);
         assert!(frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel));
@@ -162,7 +130,7 @@ mod tests {
     fn an_address_is_a_frame_or_none() {
         let frames = Frames::new(2048);
         assert_eq!((frames.at(0), frames.at(2047), frames.at(2048)), (Some(0), Some(0), Some(1)));
-        let end = u64::from(Frames::len_bytes(2048));
+        let end = u64::from(lasthop_device::xdp_queue_bytes(2048));
         assert_eq!(
             (frames.at(end - 1), frames.at(end), frames.at(u64::MAX)),
             (Some(2 * XDP_FRAMES - 1), None, None)

@@ -8,30 +8,32 @@ use lasthop_ring::Used;
 use lasthop_wire::Offload;
 use rustix::io::Errno;
 
-use super::frames::{Frames, HEADROOM_BYTES, Holder, LINK_BYTES, Way, place_bytes};
+use super::frames::{Frames, Holder, Way};
 use super::socket::XdpBinding;
 use super::umem::{Received, Umem};
 use super::{HEADER, partial};
-use crate::bounds::{XDP_BATCH, XDP_FRAMES};
+use crate::bounds::XDP_BATCH;
 use crate::{Needs, Next, Queue, QueueError, Visit};
-use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, XdpFacts};
+use lasthop_device::{
+    DeviceDropReason, DeviceFacts, DriverCounters, XDP_FRAMES, XDP_HEADROOM_BYTES, XDP_LINK_BYTES, XdpFacts,
+    xdp_queue_bytes, xdp_slot_bytes,
+};
 
 /// Offset of the virtio-net header in a frame's slot, so that the frame itself follows the headroom.
-const HEADER_AT: u32 = HEADROOM_BYTES - HEADER;
+const HEADER_AT: u32 = XDP_HEADROOM_BYTES - HEADER;
 
 /// One queue of a device by an XDP socket. The vNIC's memory is the socket's: the switch gets a frame where the kernel
 /// wrote it, and the kernel sends it from where the switch wrote it.
 ///
 /// ```text
 ///   a frame's place   [ ............ | virtio-net header | frame ...................... ]
-///                     0     HEADER_AT^      HEADROOM_BYTES^                  place_bytes^
+///                     0     HEADER_AT^  XDP_HEADROOM_BYTES^                  place_bytes^
 /// ```
 #[derive(Debug)]
 pub struct XdpQueue {
     umem: Umem,
-    interface: u32,
-    number: u16,
-    xdp: XdpFacts,
+    binding: XdpBinding,
+    partial_checksums: bool,
     frame_bytes_max: u32,
     /// Remaining buffers of a frame that was dropped as too long.
     rest: u16,
@@ -43,9 +45,9 @@ impl XdpQueue {
     /// # Errors
     /// [`QueueError::Failed`] for an MTU that no frame's slot is large enough for.
     pub fn needs(facts: &DeviceFacts) -> Result<Needs, QueueError> {
-        let place = place_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
-        let entries = XDP_FRAMES as u16; // see bounds.rs
-        Ok(Needs { rx_entries: entries, tx_entries: entries, arena_bytes: Frames::len_bytes(place) })
+        let place = xdp_slot_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
+        let entries = XDP_FRAMES as u16; // 1024
+        Ok(Needs { rx_entries: entries, tx_entries: entries, arena_bytes: xdp_queue_bytes(place) })
     }
 
     /// The back end of queue `number` of a device, with its socket.
@@ -53,28 +55,15 @@ impl XdpQueue {
     /// # Errors
     /// As [`Self::needs`].
     pub fn new(facts: &DeviceFacts, number: u16, socket: OwnedFd) -> Result<Self, QueueError> {
-        let place = place_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
+        let place = xdp_slot_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
+        let XdpFacts { native, partial_checksums } = facts.xdp.unwrap_or_default();
         Ok(Self {
             umem: Umem::new(Frames::new(place), socket),
-            interface: facts.index,
-            number,
-            xdp: facts.xdp.unwrap_or_default(),
-            frame_bytes_max: facts.mtu_bytes + LINK_BYTES,
+            binding: XdpBinding { interface: facts.index, queue: number, copy: !native },
+            partial_checksums,
+            frame_bytes_max: facts.mtu_bytes + XDP_LINK_BYTES,
             rest: 0,
         })
-    }
-
-    fn place(&self, pair: &VnicPair) -> XdpBinding {
-        let arena = pair.arena();
-        let memory = &pair.map().regions()[usize::from(arena.region)].mapping;
-        XdpBinding {
-            interface: self.interface,
-            queue: self.number,
-            umem_addr: memory.start().as_ptr() as u64 + arena.offset,
-            umem_bytes: Frames::len_bytes(self.umem.frames.place_bytes()),
-            place_bytes: self.umem.frames.place_bytes(),
-            copy: !self.xdp.native,
-        }
     }
 
     /// Lends the switch a frame to write to.
@@ -100,7 +89,7 @@ impl XdpQueue {
     /// Publishes a received frame to the switch in place.
     fn publish(&mut self, pair: &mut VnicPair, received: Received) -> Result<(), QueueError> {
         let Received { frame, at, len_bytes } = received;
-        let offload = if self.xdp.partial_checksums { look(pair, received) } else { Offload::default() };
+        let offload = if self.partial_checksums { look(pair, received) } else { Offload::default() };
         let header = segment(pair, at - HEADER, HEADER);
         pair.map().write(header, 0, &offload.emit(0)).map_err(GuestError::from)?;
         if self.umem.frames.pass(frame, Way::Receiving, Holder::Us, Holder::Switch) {
@@ -180,8 +169,7 @@ impl Queue for XdpQueue {
         for frame in Frames::of(Way::Sending) {
             self.lend(&mut pair.rx, frame);
         }
-        let place = self.place(pair);
-        self.umem.bind(&place)?;
+        self.umem.bind(self.binding)?;
         for _ in 0..self.umem.received()? {
             let len_bytes =
                 self.umem.take()?.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);

@@ -1,11 +1,11 @@
-//! Binds an XDP socket to its memory, rings and queue.
+//! Binds an XDP socket to its rings and queue.
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use rustix::net::xdp::{
     SocketAddrXdp, SocketAddrXdpFlags, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XDP_UMEM_PGOFF_COMPLETION_RING,
-    XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset, XdpUmemReg, XdpUmemRegFlags,
+    XDP_UMEM_PGOFF_FILL_RING, XdpRingOffset,
 };
 use rustix::net::{RecvFlags, SendFlags, bind, recv, send, sockopt};
 
@@ -13,15 +13,11 @@ use super::rings::{Consumer, Entry, Frame, Producer};
 use super::sys::RingMemory;
 use crate::bounds::{XDP_BIND_PAUSE, XDP_BINDS_MAX, XDP_ENTRIES};
 
-/// The parameters of an XDP socket: queue and memory.
+/// The queue of an XDP socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct XdpBinding {
     pub(super) interface: u32,
     pub(super) queue: u16,
-    /// Address of the first frame's slot in this process, at the start of a page.
-    pub(super) umem_addr: u64,
-    pub(super) umem_bytes: u32,
-    pub(super) place_bytes: u32,
     /// Whether to request copy mode, the only one of generic XDP.
     pub(super) copy: bool,
 }
@@ -36,14 +32,13 @@ pub(super) struct Rings {
 }
 
 impl Rings {
-    /// Gives `socket` its memory and rings, and binds it. This needs no privilege: the process that made the
-    /// socket had CAP_NET_RAW. The memory counts towards RLIMIT_MEMLOCK.
+    /// Gives `socket`, which has its memory, rings, and binds it. This needs no privilege: the process that made
+    /// the socket had CAP_NET_RAW, and registered the memory.
     ///
     /// # Errors
-    /// Errors of the kernel: `ENOBUFS` where RLIMIT_MEMLOCK is too low, `EBUSY` where the queue still has a
-    /// socket, `ENODEV` and `ENETDOWN` where the device is gone or down.
-    pub(super) fn bind(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<Self, Errno> {
-        sockopt::set_xdp_umem_reg(socket, umem(place))?;
+    /// Errors of the kernel: `EBUSY` where the queue still has a socket, `ENODEV` and `ENETDOWN` where the device
+    /// is gone or down.
+    pub(super) fn bind(socket: BorrowedFd<'_>, binding: XdpBinding) -> Result<Self, Errno> {
         sockopt::set_xdp_umem_fill_ring_size(socket, XDP_ENTRIES)?;
         sockopt::set_xdp_umem_completion_ring_size(socket, XDP_ENTRIES)?;
         sockopt::set_xdp_rx_ring_size(socket, XDP_ENTRIES)?;
@@ -55,7 +50,7 @@ impl Rings {
             transmit: Producer::new(map(socket, XDP_PGOFF_TX_RING, &at.tx)?),
             completion: Consumer::new(map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &at.cr)?),
         };
-        bind_in_time(socket, place)?;
+        bind_in_time(socket, binding)?;
         Ok(rings)
     }
 
@@ -84,14 +79,14 @@ impl Rings {
 }
 
 /// Binds. The kernel removes a closed socket from its queue some time later, so the next one may have to wait for that.
-fn bind_in_time(socket: BorrowedFd<'_>, place: &XdpBinding) -> Result<(), Errno> {
+fn bind_in_time(socket: BorrowedFd<'_>, binding: XdpBinding) -> Result<(), Errno> {
     for _ in 1..XDP_BINDS_MAX {
-        match bind(socket, &address(place)) {
+        match bind(socket, &address(binding)) {
             Err(Errno::BUSY) => std::thread::sleep(XDP_BIND_PAUSE),
             result => return result,
         }
     }
-    bind(socket, &address(place))
+    bind(socket, &address(binding))
 }
 
 /// Whether to try again after this error.
@@ -107,19 +102,8 @@ fn map<E: Entry>(
     RingMemory::of_socket(socket, page_offset, at, XDP_ENTRIES)
 }
 
-fn umem(place: &XdpBinding) -> XdpUmemReg {
-    XdpUmemReg {
-        addr: place.umem_addr,
-        len: u64::from(place.umem_bytes),
-        chunk_size: place.place_bytes,
-        headroom: 0, // beside the kernel's own, which is enough for a virtio-net header
-        flags: XdpUmemRegFlags::empty(),
-        tx_metadata_len: 0,
-    }
-}
-
-fn address(place: &XdpBinding) -> SocketAddrXdp {
-    let copy = if place.copy { SocketAddrXdpFlags::XDP_COPY } else { SocketAddrXdpFlags::empty() };
+fn address(binding: XdpBinding) -> SocketAddrXdp {
+    let copy = if binding.copy { SocketAddrXdpFlags::XDP_COPY } else { SocketAddrXdpFlags::empty() };
     let flags = SocketAddrXdpFlags::XDP_USE_NEED_WAKEUP | copy;
-    SocketAddrXdp::new(flags, place.interface, u32::from(place.queue))
+    SocketAddrXdp::new(flags, binding.interface, u32::from(binding.queue))
 }

@@ -5,12 +5,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
-use super::frames::{Frames, HEADROOM_BYTES, Holder, Way};
+use super::frames::{Frames, Holder, Way};
 use super::rings::{Broken, Frame};
 use super::socket::{Rings, XdpBinding};
 use crate::QueueError;
 use crate::bounds::XDP_WAKES_MAX;
-use lasthop_device::DeviceDropReason;
+use lasthop_device::{DeviceDropReason, XDP_HEADROOM_BYTES};
 
 /// Bytes of the shortest possible frame: an Ethernet header.
 const FRAME_BYTES_MIN: u32 = 14;
@@ -45,15 +45,13 @@ pub(super) struct Umem {
     socket: OwnedFd,
     /// `None` before it is bound.
     rings: Option<Rings>,
-    /// Address of the memory that it is bound to, if it is bound.
-    bound_to: u64,
     /// The kernel's count of dropped frames at the last read.
     missed: u64,
 }
 
 impl Umem {
     pub(super) fn new(frames: Frames, socket: OwnedFd) -> Self {
-        Self { frames, socket, rings: None, bound_to: 0, missed: 0 }
+        Self { frames, socket, rings: None, missed: 0 }
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -63,17 +61,11 @@ impl Umem {
     /// Binds the socket once.
     ///
     /// # Errors
-    /// [`QueueError::LockedMemory`]; [`QueueError::DeviceGone`] if it is bound to other memory, which cannot
-    /// change: another socket is needed.
-    pub(super) fn bind(&mut self, place: &XdpBinding) -> Result<(), QueueError> {
-        if self.rings.is_some() {
-            return if self.bound_to == place.umem_addr { Ok(()) } else { Err(QueueError::DeviceGone) };
+    /// [`QueueError::DeviceGone`], [`QueueError::Failed`].
+    pub(super) fn bind(&mut self, binding: XdpBinding) -> Result<(), QueueError> {
+        if self.rings.is_none() {
+            self.rings = Some(Rings::bind(self.socket.as_fd(), binding).map_err(failed)?);
         }
-        let bound = Rings::bind(self.socket.as_fd(), place).map_err(|error| match error {
-            Errno::NOBUFS => QueueError::LockedMemory(place.umem_bytes >> 10),
-            error => failed(error),
-        });
-        (self.rings, self.bound_to) = (Some(bound?), place.umem_addr);
         Ok(())
     }
 
@@ -147,7 +139,7 @@ impl Umem {
 
     /// Gives the kernel an own frame to send, with this length; published by [`Self::show_sent`].
     pub(super) fn send(&mut self, frame: u32, len_bytes: u32) -> Result<(), QueueError> {
-        let addr = u64::from(self.frames.place(frame) + HEADROOM_BYTES);
+        let addr = u64::from(self.frames.place(frame) + XDP_HEADROOM_BYTES);
         if self.frames.pass(frame, Way::Sending, Holder::Us, Holder::Kernel) {
             self.rings()?.transmit.put(Frame { addr, len_bytes, options: 0 });
         }

@@ -13,7 +13,7 @@ fn a_tap_that_was_moved_is_found_where_it_is() {
     let (home, away) = (Namespace::new(), Namespace::new());
     let options = TapOptions { up: false, ..TapOptions::default() };
     let tap = home.within(|| lasthop_netdev::tap("br0", options)).expect("a tap");
-    let queue = tap.queues[0].as_fd();
+    let queue = tap.descriptors[0].as_fd();
     let told = || home.within(|| lasthop_netdev::tap_namespace_id(queue));
     assert_eq!(told(), Ok(None), "at home");
     home.run(&format!("ip link set br0 netns {}", away.name));
@@ -31,11 +31,11 @@ fn a_tap_has_the_carrier_that_it_is_told() {
     let host = Namespace::new();
     let tap = host.within(|| lasthop_netdev::tap("vm1", TapOptions::default())).expect("a tap");
     for (is_there, word) in [(false, "0"), (true, "1"), (false, "0")] {
-        lasthop_netdev::set_carrier(tap.queues[0].as_fd(), is_there).expect("a tap");
+        lasthop_netdev::set_carrier(tap.descriptors[0].as_fd(), is_there).expect("a tap");
         assert_eq!(host.run("cat /sys/class/net/vm1/carrier").trim(), word);
     }
     host.run("ip link del vm1");
-    assert_eq!(lasthop_netdev::set_carrier(tap.queues[0].as_fd(), true), Err(Errno::BADFD));
+    assert_eq!(lasthop_netdev::set_carrier(tap.descriptors[0].as_fd(), true), Err(Errno::BADFD));
 }
 
 #[test]

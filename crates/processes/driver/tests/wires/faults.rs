@@ -45,7 +45,7 @@ fn a_device_may_go_under_load_and_come_back() {
         stream(&two, &three, "192.0.2.3", 4 * MIB);
         lab.rewire(&one, "wire1", "192.0.2.1", 1500);
         let device = lab.open_packet("wire1", PacketOptions::default());
-        lab.driver.replace_device(DevicePortId(1), device.facts, device.queues).unwrap();
+        lab.driver.replace_device(DevicePortId(1), device.facts, device.descriptors).unwrap();
         let before = lab.port(1).counters.to_device.frames;
         let sent = || lab.port(1).counters.to_device.frames - before;
         eventually("frames are sent again", || sent() > 0);
@@ -127,7 +127,7 @@ fn another_kind_of_device_asks_for_another_connection() {
     let two = lab.packet_port(2, 1500, PacketOptions::default());
     stream(&one, &two, "192.0.2.2", MIB);
     let device = lab.open_packet("wire1", PacketOptions { queues: 2, ..PacketOptions::default() });
-    lab.driver.replace_device(DevicePortId(1), device.facts, device.queues).unwrap();
+    lab.driver.replace_device(DevicePortId(1), device.facts, device.descriptors).unwrap();
     let switch = lab.reconnect(DevicePortId(1));
     lab.driver.replace_switch(DevicePortId(1), switch).unwrap();
     stream(&one, &two, "192.0.2.2", 4 * MIB);
@@ -250,7 +250,7 @@ fn unusable_devices_are_named() {
         let mut device = lab.open_packet("wire1", PacketOptions::default());
         change(&mut device);
         let (switch, _) = std::os::unix::net::UnixStream::pair().unwrap();
-        lab.driver.attach(DevicePortId(1), device.facts, device.queues, switch).unwrap_err()
+        lab.driver.attach(DevicePortId(1), device.facts, device.descriptors, switch).unwrap_err()
     };
     let error = attach(|device| device.facts.queues = 2);
     assert!(matches!(error, DriverError::WrongDescriptors { queues: 2, descriptors: 1, .. }), "{error}");

@@ -104,7 +104,7 @@ impl Lab {
     pub(crate) fn attach(&mut self, number: u32, device: OpenedDevice) -> DevicePortId {
         let (id, port) = (DevicePortId(number), self.switch.add_port(&device.facts.name, QUEUE_PAIRS));
         let (front, knife) = self.switch.serve(port);
-        self.driver.attach(id, device.facts, device.queues, front).unwrap();
+        self.driver.attach(id, device.facts, device.descriptors, front).unwrap();
         self.knives.push((id, port, knife));
         id
     }

@@ -78,7 +78,7 @@ fn cross(options: PacketOptions) {
     let device = lab.open_packet("far", options);
     let port = far.add_port("far", QUEUE_PAIRS);
     lab.driver
-        .attach(lasthop_driver::DevicePortId(2), device.facts, device.queues, far.serve(port).0)
+        .attach(lasthop_driver::DevicePortId(2), device.facts, device.descriptors, far.serve(port).0)
         .unwrap();
     let guest = |switch: &Switch| {
         let port = switch.add_port("guest", QUEUE_PAIRS);

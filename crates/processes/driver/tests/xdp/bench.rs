@@ -19,24 +19,17 @@ pub(crate) struct Bench {
     pub(crate) switch: Switch,
     pub(crate) guest: Guest,
     pub(crate) driver: Driver,
-    capabilities: CapabilitySet,
     /// Ports of the switch that the driver serves, by the driver's number, and a descriptor that ends their sessions.
     served: BTreeMap<u32, (PortId, UnixStream)>,
 }
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self::with(CapabilitySet::IPC_LOCK)
-    }
-
-    /// With a driver of the given capabilities. Without IPC_LOCK there is room for one or two queues' memory.
-    pub(crate) fn with(capabilities: CapabilitySet) -> Self {
-        lasthop_netdev::lift_memory_lock().unwrap();
         let switch = Switch::start();
         let stream = switch.serve(switch.add_port("guest", 1)).0;
         let guest = Guest::over(stream, GuestOptions::plain()).unwrap();
-        let driver = with_only(capabilities, || Driver::start(&DriverSettings::default())).unwrap();
-        Self { switch, guest, driver, capabilities, served: BTreeMap::new() }
+        let driver = with_only(CapabilitySet::empty(), || Driver::start(&DriverSettings::default())).unwrap();
+        Self { switch, guest, driver, served: BTreeMap::new() }
     }
 
     /// Makes a device a port.
@@ -44,8 +37,9 @@ impl Bench {
         let port = self.switch.add_port(&device.facts.name, device.facts.queues);
         let (stream, knife) = self.switch.serve(port);
         self.served.insert(number, (port, knife));
-        let OpenedDevice { facts, queues } = device;
-        with_only(self.capabilities, || self.driver.attach(DevicePortId(number), facts, queues, stream))
+        let OpenedDevice { facts, descriptors } = device;
+        let driver = &mut self.driver;
+        with_only(CapabilitySet::empty(), || driver.attach(DevicePortId(number), facts, descriptors, stream))
             .unwrap();
     }
 
@@ -57,13 +51,15 @@ impl Bench {
         assert!(matches!(event, DriverEvent::SwitchGone { .. }), "{event:?}");
         let (stream, knife) = self.switch.serve(port);
         self.served.insert(number, (port, knife));
-        with_only(self.capabilities, || self.driver.replace_switch(DevicePortId(number), stream)).unwrap();
+        with_only(CapabilitySet::empty(), || self.driver.replace_switch(DevicePortId(number), stream))
+            .unwrap();
     }
 
     /// Gives a port a fresh device.
     pub(crate) fn replace(&mut self, number: u32, device: OpenedDevice) {
-        let OpenedDevice { facts, queues } = device;
-        with_only(self.capabilities, || self.driver.replace_device(DevicePortId(number), facts, queues))
+        let OpenedDevice { facts, descriptors } = device;
+        let driver = &mut self.driver;
+        with_only(CapabilitySet::empty(), || driver.replace_device(DevicePortId(number), facts, descriptors))
             .unwrap();
     }
 

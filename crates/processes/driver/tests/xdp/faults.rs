@@ -7,14 +7,15 @@ use lasthop_device::Host;
 use lasthop_device::{Backend, DeviceDropReason};
 use lasthop_driver::DriverEvent;
 use lasthop_netdev::{OpenError, TapOptions, Uplink, UplinkOptions, XdpDevice, XdpError};
+use rustix::thread::CapabilitySet;
 
-use crate::bench::Bench;
+use crate::bench::{Bench, with_only};
 use crate::frames::{self, payload};
 use crate::lab::{Lab, UPLINK};
 use crate::support::eventually;
 use crate::talk;
 
-/// The namespace in which [`holder`] holds a device.
+/// The namespace in which [`holder`] holds a device, or [`without_room`] opens one.
 const NAMESPACE: &str = "LASTHOP_TEST_NAMESPACE";
 
 fn options(host: Host) -> UplinkOptions {
@@ -143,6 +144,34 @@ fn without_capabilities_the_remedy_is_told() {
     let error = lab.on_host_without_capabilities(|| XdpDevice::attach(UPLINK, 1, Host::Off)).unwrap_err();
     assert_eq!(error, XdpError::Permission);
     assert!(error.to_string().contains("CAP_BPF"), "{error}");
+}
+
+/// Opens a device without CAP_IPC_LOCK and the right to raise limits; only used by the next test.
+#[test]
+#[ignore = "run by the_limit_of_locked_memory_is_named"]
+fn without_room() {
+    let Ok(namespace) = std::env::var(NAMESPACE) else { return };
+    let missing = CapabilitySet::IPC_LOCK | CapabilitySet::SYS_RESOURCE;
+    let open = || XdpDevice::attach(UPLINK, 1, Host::Off).and_then(|device| device.sockets());
+    let opened = crate::support::within(&namespace, || with_only(CapabilitySet::all() - missing, open));
+    writeln!(std::io::stderr(), "opened: {}", opened.unwrap_err()).unwrap();
+}
+
+#[test]
+#[ignore = "needs root"]
+fn the_limit_of_locked_memory_is_named() {
+    let lab = Lab::new();
+    let told = Command::new("prlimit")
+        .arg("--memlock=1048576")
+        .arg(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact", "faults::without_room", "--nocapture"])
+        .env(NAMESPACE, lab.host_name())
+        .output()
+        .unwrap();
+    let told = String::from_utf8_lossy(&told.stderr);
+    assert!(told.contains("opened: RLIMIT_MEMLOCK leaves no room for the 4096 KiB of queue 0"), "{told}");
+    assert!(told.contains("CAP_IPC_LOCK"), "{told}");
+    assert!(!has_programs(&lab));
 }
 
 #[test]

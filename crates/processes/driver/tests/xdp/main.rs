@@ -16,7 +16,6 @@ use frames::payload;
 use lab::{GUEST_ADDRESS, Lab, UPLINK};
 use lasthop_device::Host;
 use lasthop_netdev::XdpDevice;
-use rustix::thread::CapabilitySet;
 use support::{PATIENCE, eventually};
 
 /// Datagrams in flight at a time: fewer than any queue between the two ends holds.
@@ -64,7 +63,7 @@ fn datagrams_pass_both_ways_with_right_checksums() {
     let lab = Lab::new();
     let device = lab.on_host(|| XdpDevice::attach(UPLINK, 1, Host::Off)).unwrap();
     assert!(device.facts().xdp.unwrap().native, "veth runs XDP programs itself");
-    let mut bench = Bench::with(CapabilitySet::empty());
+    let mut bench = Bench::new();
     bench.attach(1, lab.on_host(|| device.sockets()).unwrap());
     talk(&mut bench, &lab, 50);
     let counters = bench.counters(1);

@@ -120,7 +120,7 @@ pub fn enter<M: Serialize>(
     let names = if role == ProcessRole::Switch { namespaces::descriptor_names() } else { None };
     let mut layers = namespaces::separate();
     layers.push(Layer::new("empty root", namespaces::empty_root(&layers)));
-    layers.push(Layer::new("limits", privileges::lower_limits(role)));
+    layers.push(Layer::new("limits", privileges::lower_limits()));
     layers.push(Layer::new("capabilities", privileges::drop_all()));
     layers.push(Layer::new("no new privileges", privileges::renounce_new()));
     layers.push(Layer::new("landlock", landlock::restrict()));

@@ -12,7 +12,6 @@ use rustix::thread::{
     remove_capability_from_bounding_set, set_capabilities, set_no_new_privs,
 };
 
-use super::ProcessRole;
 use super::layer::Made;
 
 /// Empties all five sets.
@@ -49,15 +48,11 @@ pub(super) fn renounce_new() -> Made {
     set_no_new_privs(true).map(|()| "never again".to_owned()).map_err(|error| error.to_string())
 }
 
-/// Sets the limits that `role` does not need to 0. The driver process needs locked memory for XDP sockets.
-pub(super) fn lower_limits(role: ProcessRole) -> Made {
-    let (unused, words) = match role {
-        ProcessRole::Switch | ProcessRole::Controller => {
-            (&[Resource::Msgqueue, Resource::Rtprio, Resource::Memlock][..], ", locked memory")
-        }
-        ProcessRole::Driver => (&[Resource::Msgqueue, Resource::Rtprio][..], ""),
-    };
+/// Sets the limits that no inner process needs to 0. The supervisor pins the memory of XDP sockets.
+pub(super) fn lower_limits() -> Made {
     let nothing = || Rlimit { current: Some(0), maximum: Some(0) };
+    let unused = [Resource::Msgqueue, Resource::Rtprio, Resource::Memlock];
     let lowered = unused.iter().try_for_each(|resource| setrlimit(*resource, nothing()));
-    lowered.map(|()| format!("message queues, real time{words}: 0")).map_err(|error| error.to_string())
+    let told = "message queues, real time, locked memory: 0".to_owned();
+    lowered.map(|()| told).map_err(|error| error.to_string())
 }

@@ -84,7 +84,7 @@ fn buffers_are_lent_and_come_back() {
     let (mut vnic, mut pairs) = Vnic::over(stream, options()).unwrap();
     assert_eq!((vnic.features(), vnic.config().mac), (options().features, MAC));
     echo(&mut pairs[0]);
-    pairs = vnic.reset(features::VERSION_1).unwrap();
+    pairs = vnic.reset(features::VERSION_1, None).unwrap();
     assert_eq!(vnic.features(), features::VERSION_1);
     echo(&mut pairs[0]);
     drop(pairs);
