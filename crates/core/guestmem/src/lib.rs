@@ -53,6 +53,8 @@ mod place;
 mod short;
 mod slots;
 mod sum;
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+mod sum_vector;
 mod unmapping;
 mod words;
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+use crate::sum::sum_piece;
 use crate::{Filled, Mapping, REGIONS_MAX, counted};
 
 /// The smallest page, in bytes.
@@ -276,6 +277,19 @@ impl MemoryMap {
         // that arrive are any mix, and are checked by the caller after this one read.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), out.as_mut_ptr(), out.len()) };
         Ok(())
+    }
+
+    /// The sum of `len` bytes from offset `skip` of `segment` on, as of [`copy_and_sum`](crate::copy_and_sum). Each
+    /// byte is read once.
+    ///
+    /// # Errors
+    /// [`StaleSegment`] if the range is not of this map.
+    #[inline]
+    pub fn sum(&self, segment: Segment, skip: u32, len: usize) -> Result<u64, StaleSegment> {
+        let source = self.host(segment, skip, len)?;
+        counted::read(len);
+        // SAFETY: host checked the source.
+        Ok(unsafe { sum_piece(source.as_ptr(), len) })
     }
 
     /// Copies bytes in, from offset `skip` of `segment` on.

@@ -33,7 +33,7 @@ use lasthop_wire::{Sum, TcpSegment, vnet};
 use rustix::io::Errno;
 
 use self::answers::AnswerLimit;
-use self::arena::{add_to, read_span};
+use self::arena::{add_span, read_span};
 use self::arrivals::{Arrivals, Arrived};
 use self::control::Endpoint;
 use self::errors::{ErrorQueue, ReceivedErrors, is_of_icmp};
@@ -192,7 +192,7 @@ impl UdpQueue {
         self.peers.note(&endpoint);
         if self.headers.is_summed(&tunnel) {
             let (mut sum, skip) = (Sum::default(), ip as u32);
-            add_to(&mut sum, datagram.len - skip, |from, out| read_span(pair, datagram, skip + from, out))?;
+            add_span(&mut sum, pair, datagram, skip)?;
             if gre::is_sound(&tunnel, sum).is_err() {
                 return Ok(None);
             }
@@ -299,7 +299,7 @@ impl UdpQueue {
             let mut sum = Sum::default();
             sum.add(&head[..len]);
             for span in frame {
-                add_to(&mut sum, span.len, |skip, out| read_span(pair, *span, skip, out))?;
+                add_span(&mut sum, pair, *span, 0)?;
             }
             gre::write_checksum(sum, &mut head[..len]);
         }

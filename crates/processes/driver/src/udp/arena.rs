@@ -6,21 +6,10 @@ use lasthop_wire::Sum;
 
 use crate::sys::Span;
 
-/// Bytes that are copied at a time to be summed.
-const SUMMED_BYTES: u32 = 1024;
-
-/// Sums `len` bytes that `read` copies out, from as many on as it is told.
-pub(super) fn add_to(
-    sum: &mut Sum,
-    len: u32,
-    read: impl Fn(u32, &mut [u8]) -> Result<(), StaleSegment>,
-) -> Result<(), StaleSegment> {
-    let mut piece = [0; SUMMED_BYTES as usize];
-    for skip in (0..len).step_by(piece.len()) {
-        let piece = &mut piece[..SUMMED_BYTES.min(len - skip) as usize];
-        read(skip, piece)?;
-        sum.add(piece);
-    }
+/// Adds a span to a sum, from `skip` bytes on.
+pub(super) fn add_span(sum: &mut Sum, pair: &VnicPair, span: Span, skip: u32) -> Result<(), StaleSegment> {
+    let len = span.len.saturating_sub(skip) as usize;
+    sum.add_partial(pair.map().sum(segment(pair, span), skip, len)?, len);
     Ok(())
 }
 

@@ -15,7 +15,7 @@ use lasthop_wire::coalesce::HEAD_BYTES_MAX;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Coalesced, Offload, TcpSegment, vnet};
 
-use super::arena::{add_to, read_span, write_at};
+use super::arena::{add_span, write_at};
 use crate::bounds::{
     ARENA_BYTES, BATCH, DATAGRAMS_MAX, PIECES_MAX, PLACE_BYTES, RECEIVE_AT, RECEIVE_SLOT_BYTES,
     RECEIVE_SLOTS, TUNNEL_ENTRIES,
@@ -345,6 +345,6 @@ fn message_span(slot: u16) -> Span {
 /// Whether a segment's checksum is right.
 fn is_intact(segment: &TcpSegment, frame: Span, pair: &VnicPair) -> Result<bool, StaleSegment> {
     let (mut sum, skip) = (segment.sum_of_headers(), segment.header_len());
-    add_to(&mut sum, frame.len - skip, |from, out| read_span(pair, frame, skip + from, out))?;
+    add_span(&mut sum, pair, frame, skip)?;
     Ok(segment.is_intact(sum))
 }

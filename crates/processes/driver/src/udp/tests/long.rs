@@ -26,7 +26,7 @@ fn ends() -> (Tunnel, UdpSocket) {
     let mut opened = lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off).expect("it is free");
     let there = UdpSocket::bind("[::1]:0").expect("a socket");
     there.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    (over(opened.queues.remove(0), port, port, false), there)
+    (over(opened.descriptors.remove(0), port, port, false), there)
 }
 
 fn port(socket: &UdpSocket) -> u16 {
