@@ -55,6 +55,7 @@ mod slots;
 mod sum;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod sum_vector;
+mod sum_words;
 mod unmapping;
 mod words;
 

@@ -8,7 +8,7 @@ use std::arch::x86_64::{
 };
 
 use crate::short::vector::{load, store};
-use crate::sum::fold;
+use crate::sum_words::fold;
 
 /// A cache line.
 pub(crate) const BLOCK_BYTES: usize = 64;

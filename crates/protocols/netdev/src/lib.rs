@@ -44,6 +44,7 @@ mod tap;
 mod udp;
 mod uplink;
 mod xdp;
+mod xdp_error;
 mod xdp_memory;
 
 pub use error::OpenError;
@@ -55,4 +56,5 @@ pub use raw::tunnel;
 pub use tap::{TapOptions, TrafficLimits, set_carrier, tap};
 pub use udp::Coalescing;
 pub use uplink::{Uplink, UplinkOptions};
-pub use xdp::{XdpDevice, XdpError};
+pub use xdp::XdpDevice;
+pub use xdp_error::XdpError;

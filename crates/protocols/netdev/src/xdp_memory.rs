@@ -10,8 +10,7 @@ use rustix::net::sockopt;
 use rustix::net::xdp::{XdpUmemReg, XdpUmemRegFlags};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::XdpError;
-use crate::xdp::system;
+use super::xdp_error::{XdpError, system};
 
 /// The memory of a device's XDP sockets, mapped until they have it. The kernel keeps it pinned as long as a socket
 /// exists.
