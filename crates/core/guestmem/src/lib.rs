@@ -47,6 +47,7 @@ mod backing;
 pub mod counted;
 mod cursor;
 pub mod guard;
+mod huge;
 mod map;
 mod mapping;
 mod place;
@@ -67,7 +68,7 @@ pub use mapping::{FileRange, Mapping, MappingError};
 pub use place::{Place, Window};
 pub use slots::SlotArray;
 pub use unmapping::Unmapped;
-pub use words::{Word, Words, touch_page};
+pub use words::{Word, Words};
 
 /// Memory regions of one guest (vhost-user CONFIGURE_MEM_SLOTS): the maximum that QEMU asks for.
 pub const REGIONS_MAX: usize = 509;

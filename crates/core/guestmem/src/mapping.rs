@@ -14,6 +14,7 @@ use thiserror::Error;
 
 use crate::address_space::AddressSpace;
 use crate::backing::{Filled, filled_bytes};
+use crate::huge::{HugePages, map_aligned};
 use crate::unmapping::Unmapping;
 use crate::{Backing, ByteSize, MAPPED_BYTES_MAX, REGION_BYTES_MAX, guard};
 
@@ -111,6 +112,8 @@ pub struct Mapping {
     guard_slot: Option<usize>,
     /// For a mapped file.
     _address_space: Option<AddressSpace>,
+    /// If the kernel shall be asked for huge pages.
+    huge_pages: Option<HugePages>,
 }
 
 // SAFETY: the mapping is shared memory that other processes write at any time; this type hands out no references into
@@ -125,6 +128,24 @@ impl Mapping {
     /// # Errors
     /// See [`MappingError`].
     pub fn of_file(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MappingError> {
+        Self::of_range(fd, offset, len, None)
+    }
+
+    /// The same, where the file's huge pages can be mapped as such, and [`Words::touch`](crate::Words::touch) asks the kernel for them.
+    /// It is for memory of the switch itself: a guest chooses its own pages.
+    ///
+    /// # Errors
+    /// See [`MappingError`].
+    pub fn of_file_with_huge_pages(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, MappingError> {
+        Self::of_range(fd, offset, len, Some(HugePages::default()))
+    }
+
+    fn of_range(
+        fd: BorrowedFd<'_>,
+        offset: u64,
+        len: u64,
+        huge_pages: Option<HugePages>,
+    ) -> Result<Self, MappingError> {
         let range = FileRange::of(fd, offset, len)?;
         // Huge pages must be mapped in whole pages; hugetlbfs reports their size as its block size.
         let page = (fstat(fd)?.st_blksize as u64).max(4096);
@@ -135,14 +156,18 @@ impl Mapping {
         let address_space = address_space.ok_or(MappingError::NoAddressSpace(mapped_bytes as u64))?;
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-        // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? };
+        let base = match huge_pages {
+            Some(_) => map_aligned(mapped_bytes, protection, flags, fd, aligned)?,
+            // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
+            None => unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, fd, aligned)? },
+        };
         // SAFETY: the advice only excludes the range from core files. If it is refused, guests' secrets may
         // be in one, as without it.
         let _ = unsafe { madvise(base, mapped_bytes, Advice::LinuxDontDump) };
         let mut mapping = Self::adopt(base, mapped_bytes, lead, len as usize, Some(range));
         let slot = guard::watch(base as usize, mapped_bytes, &mapping.dead);
         mapping._address_space = Some(address_space);
+        mapping.huge_pages = huge_pages;
         mapping.backing = Backing::of(fd);
         mapping.measured_bytes = AtomicU64::new(mapping.backing.map_or(0, |backing| backing.filled_bytes));
         mapping.page_bytes = page;
@@ -189,6 +214,7 @@ impl Mapping {
             dead,
             guard_slot: None,
             _address_space: None,
+            huge_pages: None,
         }
     }
 
@@ -234,6 +260,11 @@ impl Mapping {
     /// Page size of the file in bytes.
     pub(crate) fn page_bytes(&self) -> u64 {
         self.page_bytes
+    }
+
+    /// Its huge pages, if the kernel shall be asked for them.
+    pub(crate) fn huge_pages(&self) -> Option<&HugePages> {
+        self.huge_pages.as_ref()
     }
 
     /// Whether the file was truncated under the mapping; the guest's memory then reads as zeroes.

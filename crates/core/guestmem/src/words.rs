@@ -1,17 +1,22 @@
 //! Shared words in mapped memory: a row of 64 bits each, and a single one of 32 bits.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::Mapping;
+use crate::huge::HUGE_PAGE_BYTES;
+
+const WORDS_OF_PAGE: usize = 4096 / size_of::<u64>();
+const WORDS_OF_HUGE_PAGE: usize = HUGE_PAGE_BYTES / size_of::<u64>();
 
 /// A row of 64-bit words of a mapping, pinned: for counters of the switch in memory that outlives its process.
 #[derive(Debug)]
 pub struct Words {
     start: NonNull<u64>,
     count: usize,
-    _pin: Option<Arc<Mapping>>,
+    pin: Option<Arc<Mapping>>,
 }
 
 // SAFETY: the pin keeps the memory; all access is by atomics, and no reference to it outlives the row.
@@ -30,13 +35,13 @@ impl Words {
         }
         // SAFETY: the whole row lies inside the mapping.
         let start = unsafe { mapping.start().add(offset_bytes) }.cast();
-        Some(Self { start, count, _pin: Some(Arc::clone(mapping)) })
+        Some(Self { start, count, pin: Some(Arc::clone(mapping)) })
     }
 
     /// A row without words.
     #[must_use]
     pub fn none() -> Self {
-        Self { start: NonNull::dangling(), count: 0, _pin: None }
+        Self { start: NonNull::dangling(), count: 0, pin: None }
     }
 
     /// The words as atomics, for threads that share them. Other processes may write them at any time.
@@ -74,6 +79,25 @@ impl Words {
         if index < self.count { self.word(index, |word| word.load(Ordering::Acquire)) } else { 0 }
     }
 
+    /// Has the kernel allocate the pages of these records for writing, each of `each` words; values stay, whatever other threads
+    /// do. In a mapping with huge pages, each huge page that begins in the range and ends in the row is made, if the
+    /// kernel can. None is where the row begins, so that a row of which little is used takes little memory.
+    pub fn touch(&self, records: Range<u32>, each: usize) {
+        let (words, end) = (self.atomics(), records.end as usize * each);
+        let first = self.start.as_ptr() as usize / size_of::<u64>();
+        let huge_pages = self.pin.as_deref().and_then(Mapping::huge_pages);
+        let mut at = records.start as usize * each;
+        while let Some(word) = words.get(at).filter(|_| at < end) {
+            touch_page(word);
+            let is_whole =
+                (first + at).is_multiple_of(WORDS_OF_HUGE_PAGE) && words.len() - at >= WORDS_OF_HUGE_PAGE;
+            if let Some(pages) = huge_pages.filter(|_| is_whole && at > 0) {
+                pages.collapse(NonNull::from(word).cast());
+            }
+            at = (first + at + 1).next_multiple_of(WORDS_OF_PAGE) - first;
+        }
+    }
+
     /// Calls `with` for a word of the row.
     fn word<R>(&self, index: usize, with: impl FnOnce(&AtomicU64) -> R) -> R {
         assert!(index < self.count, "the row ends before");
@@ -83,7 +107,7 @@ impl Words {
 }
 
 /// Has the kernel allocate the page of `word` for writing. Its value stays, whatever other threads do.
-pub fn touch_page(word: &AtomicU64) {
+fn touch_page(word: &AtomicU64) {
     let value = word.load(Ordering::Relaxed);
     // The processor writes whether the values are equal or not. `fetch_or(0)` would be compiled into a load.
     let _ = word.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
@@ -160,6 +184,18 @@ mod tests {
         for (offset, count) in [(4, 1), (4096, 1), (0, 513), (8, 512), (usize::MAX, 1), (0, usize::MAX)] {
             assert!(Words::new(&mapping, offset, count).is_none(), "{offset} {count}");
         }
+    }
+
+    #[test]
+    fn words_are_touched_and_stay() {
+        let mapping = Arc::new(Mapping::anonymous(3 * 4096).unwrap());
+        let row = Words::new(&mapping, 8, 1024).unwrap();
+        row.write_at(0, &[7; 1024]);
+        for records in [0..0, 0..1, 100..512, 0..u32::MAX] {
+            row.touch(records, 2);
+        }
+        assert!((0..1024).all(|at| row.read(at) == 7));
+        Words::none().touch(0..9, 1);
     }
 
     #[test]

@@ -131,10 +131,9 @@ impl Buckets<'_> {
         self,
         places: Rows<'p>,
         hash: u32,
-        tuple: (u64, u64, u64),
+        tuple: [u64; 3],
     ) -> Option<(Place<'p>, Direction, Version)> {
-        let (src, dst, last) = tuple;
-        self.search(places, hash, |place, direction| place.has_tuple4(direction, [src, dst, last]))
+        self.search(places, hash, move |place, direction| place.has_tuple4(direction, tuple))
     }
 
     /// The same for the words of an IPv6 tuple.
@@ -143,9 +142,9 @@ impl Buckets<'_> {
         self,
         places: Rows<'p>,
         hash: u32,
-        words: &[u64; TUPLE_WORDS],
+        words: [u64; TUPLE_WORDS],
     ) -> Option<(Place<'p>, Direction, Version)> {
-        self.search(places, hash, |place, direction| place.has_tuple(direction, words))
+        self.search(places, hash, move |place, direction| place.has_tuple(direction, &words))
     }
 
     #[inline(always)]

@@ -40,7 +40,7 @@ pub(crate) struct ListLink {
 
 /// The links of all places.
 #[derive(Debug)]
-pub(crate) struct Links(Words);
+pub(crate) struct Links(pub(crate) Words);
 
 impl Links {
     /// Links for this number of places. Pages are touched as places are used.

@@ -166,25 +166,30 @@ impl<'a> Place<'a> {
         self.0[CHAIN_AT].store(word, Ordering::Release);
     }
 
+    #[inline(always)]
+    fn tuple_atomics(self, direction: Direction) -> &'a [AtomicU64; TUPLE_WORDS] {
+        &self.0[TUPLES_AT..MASTER_AT].as_chunks().0[direction.index()]
+    }
+
     #[inline]
     fn tuple_words(self, direction: Direction) -> [u64; TUPLE_WORDS] {
-        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
-        std::array::from_fn(|at| self.load(start + at))
+        self.tuple_atomics(direction).each_ref().map(|word| word.load(Ordering::Relaxed))
     }
 
     /// Whether it has this IPv4 tuple: addresses and last word.
     #[inline(always)]
     pub(crate) fn has_tuple4(self, direction: Direction, [src, dst, last]: [u64; 3]) -> bool {
-        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
         // One after the other: each word is compared where it is, without a register of its own.
-        self.load(start + TUPLE_WORDS - 1) == last && self.load(start) == src && self.load(start + 1) == dst
+        let [own_src, own_dst, _, _, own_last] = self.tuple_atomics(direction);
+        let is = |own: &AtomicU64, word: u64| own.load(Ordering::Relaxed) == word;
+        is(own_last, last) && is(own_src, src) && is(own_dst, dst)
     }
 
     /// The same for any tuple's words.
     #[inline(always)]
     pub(crate) fn has_tuple(self, direction: Direction, words: &[u64; TUPLE_WORDS]) -> bool {
-        let start = TUPLES_AT + TUPLE_WORDS * direction.index();
-        words.iter().enumerate().rev().all(|(at, word)| self.load(start + at) == *word)
+        let own = self.tuple_atomics(direction).iter().zip(words).rev();
+        own.fold(true, |is, (own, word)| is && own.load(Ordering::Relaxed) == *word)
     }
 
     /// Source, destination and last word of an IPv4 tuple.

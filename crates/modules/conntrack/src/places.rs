@@ -21,7 +21,7 @@ const BATCH: u32 = 64;
 #[derive(Debug)]
 pub(crate) struct Places {
     header: Words,
-    places: Words,
+    pub(crate) places: Words,
     pub(crate) count: u32,
     pool: Mutex<Pool>,
 }

@@ -5,8 +5,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use lasthop_guestmem::touch_page;
-
 use crate::links::{LINK_WORDS, Links};
 use crate::place::PLACE_WORDS;
 use crate::places::Places;
@@ -15,10 +13,6 @@ use crate::places::Places;
 const AHEAD_MIN: u32 = 4096;
 /// Places that one call touches: 64 pages.
 const TOUCHED_AT_ONCE: u32 = 1024;
-const PAGE_BYTES: usize = 4096;
-/// Places whose words, and whose links, fill a page.
-const PLACES_OF_PAGE: u32 = (PAGE_BYTES / (PLACE_WORDS * size_of::<u64>())) as u32;
-const LINKS_OF_PAGE: u32 = (PAGE_BYTES / (LINK_WORDS * size_of::<u64>())) as u32;
 
 /// Which places are touched. One thread changes it.
 #[derive(Debug, Default)]
@@ -38,16 +32,15 @@ impl TouchedPlaces {
         let from = self.end.load(Ordering::Relaxed).max(used);
         let mut target = self.target.load(Ordering::Relaxed);
         if from >= target {
-            let recent = used.saturating_sub(self.used.swap(used, Ordering::Relaxed));
+            let before = self.used.swap(used, Ordering::Relaxed);
+            // An earlier process may have taken places before the first period.
+            let recent = if target == 0 { 0 } else { used.saturating_sub(before) };
             target = used.saturating_add((recent + recent / 4).max(AHEAD_MIN)).min(places.count);
             self.target.store(target, Ordering::Relaxed);
         }
         let to = target.min(from.saturating_add(TOUCHED_AT_ONCE)).max(from);
-        let first_of = |each: u32| (from..to).filter(move |index| index % each == 0);
-        first_of(PLACES_OF_PAGE)
-            .filter_map(|index| places.get(index))
-            .for_each(|place| touch_page(&place.0[0]));
-        first_of(LINKS_OF_PAGE).filter_map(|index| links.pending(index)).for_each(touch_page);
+        places.places.touch(from..to, PLACE_WORDS);
+        links.0.touch(from..to, LINK_WORDS);
         self.end.store(to, Ordering::Relaxed);
         to >= target
     }
@@ -55,6 +48,10 @@ impl TouchedPlaces {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use lasthop_guestmem::Mapping;
+
     use crate::bounds::CtBounds;
     use crate::conntrack_table::ConntrackTable;
 
@@ -81,5 +78,22 @@ mod tests {
         take(100_000 - 6464);
         period();
         assert_eq!(end(), table.shared.places.count);
+    }
+
+    #[test]
+    fn places_of_an_earlier_process_are_not_use_of_this_one() {
+        let bounds = CtBounds { connections_max: 100_000, ..CtBounds::default() };
+        let bytes = ConntrackTable::memory_bytes_for(&bounds);
+        let memory = Arc::new(Mapping::anonymous(bytes).expect("memory"));
+        let table = || ConntrackTable::in_memory(&memory, bounds, 0).expect("room");
+        let earlier = table();
+        let mut vacant = crate::places::Vacant::default();
+        for _ in 0..50_048 {
+            earlier.shared.places.take(&earlier.shared.links, &mut vacant).expect("a place");
+        }
+        let next = table();
+        while !next.touch_ahead() {}
+        let end = next.shared.touched.end.load(super::Ordering::Relaxed);
+        assert_eq!(end, 50_048 + super::AHEAD_MIN);
     }
 }

@@ -24,7 +24,7 @@ use crate::request::nat_bits_of;
 use crate::shard::Shared;
 use crate::tcp::plain::PlainStep;
 use crate::tcp::{TcpState, TcpTimeout};
-use crate::tuple::{Direction, PROTO_SHIFT, ZONE_SHIFT};
+use crate::tuple::{Direction, IS_IPV6, PROTO_SHIFT, ZONE_SHIFT};
 
 mod beginning;
 mod packet;
@@ -176,10 +176,10 @@ impl UsualZone<'_> {
     ) -> Option<(Place<'_>, Direction, Version)> {
         let (hash, last) = (self.hash_of(packet), self.last_word_of(packet));
         if UsualPacket::<WINDOW>::IS_IPV6 {
-            return self.buckets.find6(self.places, hash, &packet.tuple_words(last));
+            return self.buckets.find6(self.places, hash, packet.tuple_words(last));
         }
         let UsualEnds { addresses, ports } = packet.ends4();
-        let tuple = (addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last);
+        let tuple = [addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last];
         self.buckets.find4(self.places, hash, tuple)
     }
 
@@ -188,10 +188,11 @@ impl UsualZone<'_> {
         (self.zone >> ZONE_SHIFT) as u16
     }
 
-    /// Zone and protocol as in a tuple's last word.
+    /// Zone, IP version and protocol as in a tuple's last word.
     #[inline(always)]
     fn last_word_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> u64 {
-        u64::from(packet.proto()) << PROTO_SHIFT | self.zone
+        let ip_version = u64::from(UsualPacket::<WINDOW>::IS_IPV6) * IS_IPV6;
+        u64::from(packet.proto()) << PROTO_SHIFT | (self.zone | ip_version)
     }
 
     /// Whether the connections exceed the second-level cache. [`Self::prefetch`] gains time then.

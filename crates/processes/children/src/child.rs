@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::report::Ended;
-use lasthop_api::settings::SwitchSettings;
+use lasthop_api::settings::{HugePages, SwitchSettings};
 use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
@@ -68,6 +68,9 @@ impl ChildRole {
         }
         if let Some(upcalls) = settings.upcalls {
             words.extend(["--upcalls".to_owned(), upcalls.to_string()]);
+        }
+        if settings.huge_pages == HugePages::Off {
+            words.extend(["--huge-pages", "off"].map(str::to_owned));
         }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);

@@ -89,7 +89,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
     let (poller, channel_poller) = (Poller::new()?, Poller::new()?);
     poller.add(&channel, CHANNEL, Interest::READ)?;
     channel_poller.add(&channel, CHANNEL, Interest::READ)?;
-    let interface = Interface::new(&poller, INTERFACE, settings.upcalls.unwrap_or_default().limits())?;
+    let interface = Interface::new(&poller, INTERFACE, settings)?;
     let reports = Reports::new(channel.as_fd())
         .map_err(|error| Fault::internal("send on the channel to the supervisor", error))?;
     let (reports, watch) = (Arc::new(reports), HangWatch::start("the main thread of the switch process"));

@@ -249,6 +249,7 @@ impl Reports<'_> {
             scheduler_view: self.scheduler.setting(),
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnel_gro),
+            huge_pages: Some(settings.huge_pages),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());
         let mut ports: Vec<PortSpec> =

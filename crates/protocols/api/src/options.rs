@@ -67,6 +67,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "scheduler-view",
     "standby",
     "tunnel-gro",
+    "huge-pages",
 ];
 
 /// The error about a key that is a setting of the whole program, not of a vnic or switch.

@@ -81,6 +81,10 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel_gro: Option<TunnelGro>,
+    /// Ask the kernel for huge pages for the memory of many connections (auto), or never (off) [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub huge_pages: Option<HugePages>,
 }
 
 /// Whether a second switch process waits for the end of the first.
@@ -133,6 +137,7 @@ impl Settings {
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
+            huge_pages: self.huge_pages.or(other.huge_pages),
         }
     }
 }
@@ -158,6 +163,8 @@ pub struct SwitchSettings {
     pub hysteresis: Hysteresis,
     #[arg(long, default_value = "auto")]
     pub sandbox: sandbox::SandboxMode,
+    #[arg(long, default_value = "auto")]
+    pub huge_pages: HugePages,
 }
 
 impl SwitchSettings {
@@ -181,6 +188,7 @@ impl SwitchSettings {
             scheduler_view: _,
             standby: _,
             tunnel_gro: _,
+            huge_pages,
         } = asked;
         cpus.as_ref().map_or(Ok(()), CpuList::check)?;
         Ok(Self {
@@ -193,6 +201,7 @@ impl SwitchSettings {
             upcalls,
             hysteresis: hysteresis_us.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
+            huge_pages: huge_pages.unwrap_or_default(),
         })
     }
 
@@ -229,6 +238,30 @@ impl FromStr for TunnelGro {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             _ => Err(Fault::params(format!("tunnel-gro must be \"auto\" or \"off\", not \"{text}\""))),
+        }
+    }
+}
+
+/// Whether the switch process asks for huge pages for its own memory. Guests choose the pages of theirs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum HugePages {
+    /// For many connections, where the kernel has them.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+impl FromStr for HugePages {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(Fault::params(format!("huge-pages must be \"auto\" or \"off\", not \"{text}\""))),
         }
     }
 }

@@ -69,7 +69,7 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
-use lasthop_api::settings::{Settings, StandbyMode, TunnelGro};
+use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
@@ -171,6 +171,9 @@ struct File {
     /// Packets out of Geneve and VXLAN tunnels are joined on receipt, where the kernel coalesces datagrams.
     #[schemars(extend("default" = TunnelGro::default()))]
     tunnel_gro: Option<TunnelGro>,
+    /// The kernel is asked for huge pages for the memory of many connections.
+    #[schemars(extend("default" = HugePages::default()))]
+    huge_pages: Option<HugePages>,
     /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
@@ -247,6 +250,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         scheduler_view: file.scheduler_view,
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
+        huge_pages: file.huge_pages,
     };
     let acl = checked_rules(text, file.acl)?;
     Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())
@@ -324,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\nhuge-pages = \"off\"\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -335,6 +339,7 @@ mod tests {
         assert_eq!(settings.fdb_entries, Some(FdbEntries(4096)));
         assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(settings.sandbox, Some(SandboxMode::Strict));
+        assert_eq!(settings.huge_pages, Some(HugePages::Off));
         assert_eq!(settings.control_group.as_deref(), Some("kvm"));
         let specs: Vec<PortSpec> = [
             "a",

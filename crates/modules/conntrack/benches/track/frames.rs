@@ -1,5 +1,7 @@
 //! Frames of many TCP connections, for measurements.
 
+use std::ops::Range;
+
 use lasthop_conntrack::{ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage};
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state::INVALID};
 use lasthop_wire::Offload;
@@ -68,13 +70,13 @@ pub(crate) fn image(frame: &[u8]) -> PacketImage<'_> {
 pub(crate) fn established(connections: u32, request: &CtRequest) -> ConntrackTable {
     let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };
     let table = ConntrackTable::new(bounds, NOW_MS);
-    establish(&table, connections, request);
+    establish(&table, 0..connections, request);
     table
 }
 
-/// The same in an empty table.
-pub(crate) fn establish(table: &ConntrackTable, connections: u32, request: &CtRequest) {
-    for number in 0..connections {
+/// Establishes these connections, after those with smaller numbers.
+pub(crate) fn establish(table: &ConntrackTable, connections: Range<u32>, request: &CtRequest) {
+    for number in connections.clone() {
         let mut answer = frame(number, true, SYN | ACK);
         answer[16..18].copy_from_slice(&40_u16.to_be_bytes());
         if request.nat.is_some() {
@@ -86,5 +88,5 @@ pub(crate) fn establish(table: &ConntrackTable, connections: u32, request: &CtRe
             assert_eq!((verdict.refused, verdict.metadata.state & INVALID), (None, 0));
         }
     }
-    assert_eq!(table.len(), connections);
+    assert_eq!(table.len(), connections.end);
 }

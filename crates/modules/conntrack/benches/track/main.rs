@@ -4,16 +4,19 @@
 mod frames;
 
 use std::hint::black_box;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput};
 use frames::{NOW_MS, commit, established, image, segment, syn};
 use lasthop_conntrack::{CT_BATCH_MAX, ConntrackTable, CtBounds, CtMetadata, CtRequest};
-use lasthop_guestmem::Mapping;
+use lasthop_guestmem::{Mapping, MappingError, memfd};
 
 /// Packets of a measured piece.
 const PACKETS: u32 = 1 << 12;
+/// Connections that begin in a second: the memory of as many is touched ahead.
+const AHEAD: u32 = 2048;
 
 /// The packets of one thread: one direction, with the connections in an order that the cache cannot guess.
 fn run(table: &ConntrackTable, frames: &[[u8; frames::FRAME_BYTES]]) {
@@ -90,6 +93,50 @@ fn new_connections(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Measures packets of connections in memory that outlives the process, touched ahead of its use as in a switch: with small pages, and
+/// with huge ones where the kernel makes them.
+fn pages(criterion: &mut Criterion) {
+    const ALL: u32 = 100_000;
+    type Map = fn(BorrowedFd<'_>, u64, u64) -> Result<Mapping, MappingError>;
+    let kinds = [("small", Mapping::of_file as Map), ("huge", Mapping::of_file_with_huge_pages)];
+    let bounds = CtBounds { port_connections_max: 1 << 20, ..CtBounds::default() };
+    let bytes = ConntrackTable::memory_bytes_for(&bounds) as u64;
+    let mut group = criterion.benchmark_group("pages");
+    group.throughput(Throughput::Elements(PACKETS.into()));
+    let table_of = |map: Map| {
+        let file = memfd("connections", bytes).expect("memory");
+        let memory = Arc::new(map(file.as_fd(), 0, bytes).expect("mapped"));
+        let table = ConntrackTable::in_memory(&memory, bounds, NOW_MS).expect("it is large enough");
+        for begin in (0..ALL).step_by(AHEAD as usize) {
+            while !table.touch_ahead() {}
+            frames::establish(&table, begin..(begin + AHEAD).min(ALL), &commit(0));
+        }
+        while !table.touch_ahead() {}
+        table
+    };
+    let packets: Vec<_> =
+        (0..PACKETS).map(|packet| segment(packet.wrapping_mul(0x9e37_79b9) % ALL, false)).collect();
+    let syns: Vec<_> = (ALL..ALL + PACKETS / 2).map(syn).collect();
+    for (name, map) in kinds {
+        let table = table_of(map);
+        group.bench_function(BenchmarkId::new("established", name), |bencher| {
+            bencher.iter(|| run(&table, &packets));
+        });
+        group.bench_function(BenchmarkId::new("new", name), |bencher| {
+            bencher.iter_batched_ref(
+                || table_of(map),
+                |table| {
+                    for frame in &syns {
+                        black_box(table.track(&image(frame), &CtMetadata::default(), &commit(0), NOW_MS));
+                    }
+                },
+                criterion::BatchSize::PerIteration,
+            );
+        });
+    }
+    group.finish();
+}
+
 /// Measures, for connections that another process left, the time until the first packet has passed, which is part of a
 /// restart's gap, and the time until all of them are adopted.
 fn adopted_connections(criterion: &mut Criterion) {
@@ -101,7 +148,7 @@ fn adopted_connections(criterion: &mut Criterion) {
     for connections in [1, ALL] {
         let memory = Arc::new(Mapping::anonymous(bytes).expect("memory"));
         let next = || ConntrackTable::in_memory(&memory, bounds, NOW_MS).expect("it is large enough");
-        frames::establish(&next(), connections, &commit(0));
+        frames::establish(&next(), 0..connections, &commit(0));
         let frame = segment(connections / 2, false);
         group.bench_function(BenchmarkId::new("first-packet", connections), |bencher| {
             bencher.iter_with_large_drop(|| {
@@ -132,6 +179,7 @@ fn main() {
         .configure_from_args();
     established_packets(&mut criterion);
     new_connections(&mut criterion);
+    pages(&mut criterion);
     adopted_connections(&mut criterion);
     criterion.final_summary();
 }

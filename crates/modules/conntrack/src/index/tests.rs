@@ -122,7 +122,7 @@ fn long_chains_are_searched_for_words_of_ipv4() {
         let tuple = connection(number).tuples[direction.index()];
         let [src, dst, .., last] = tuple.words();
         let (places, hash) = (world.memory.places.rows(), world.memory.key.of_tuple(&tuple));
-        let found = world.index().buckets().find4(places, hash, (src, dst, last));
+        let found = world.index().buckets().find4(places, hash, [src, dst, last]);
         found.map(|(place, direction, version)| {
             (places.index_of(place), direction, version == place.version())
         })

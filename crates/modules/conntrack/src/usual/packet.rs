@@ -8,7 +8,7 @@ use super::UsualEnds;
 use crate::packet::PacketImage;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment};
 use crate::tcp::state::{ACK, SYN};
-use crate::tuple::{IS_IPV6, TUPLE_WORDS};
+use crate::tuple::TUPLE_WORDS;
 
 const ETHERNET_BYTES: usize = 14;
 /// Bytes of a tag.
@@ -111,7 +111,7 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         let len = if Self::IS_IPV6 { of_ipv6() } else { of_ipv4() };
         let is_right = self.offload.flags & (F_NEEDS_CSUM | F_DATA_VALID) != 0;
         let is_whole = ETHERNET_BYTES as u32 + self.tag_bytes + len <= frame_len_bytes;
-        (is_whole && (is_right || !self.is_summed_wrong(len))).then_some(len)
+        (is_whole && (is_right || !Self::is_summed_wrong(self.head, len))).then_some(len)
     }
 
     /// The numbers of a valid plain segment.
@@ -152,21 +152,22 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
 
     /// Whether the transport checksum is wrong. Sums at most the bytes of the image; trusts a packet that the image does not have as a
     /// whole.
+    // It gets no reference to the packet, which would then be in memory, not in registers, in the usual case, too.
     #[inline(never)]
-    fn is_summed_wrong(&self, len_bytes: u32) -> bool {
+    fn is_summed_wrong(head: &[u8], len_bytes: u32) -> bool {
         let end = ETHERNET_BYTES + len_bytes as usize;
         let (Some(transport), Some(addresses)) =
-            (self.head.get(Self::L4_AT..end), self.head.get(Self::ADDRESSES_AT..Self::L4_AT))
+            (head.get(Self::L4_AT..end), head.get(Self::ADDRESSES_AT..Self::L4_AT))
         else {
             return false;
         };
-        if !Self::IS_IPV6 && self.proto() == PROTO_UDP && transport.get(6..8) == Some(&[0, 0]) {
+        if !Self::IS_IPV6 && head[Self::PROTO_AT] == PROTO_UDP && transport.get(6..8) == Some(&[0, 0]) {
             return false;
         }
         let mut sum = Sum::default();
         sum.add(addresses);
         sum.add_word(transport.len() as u16);
-        sum.add_word(self.proto().into());
+        sum.add_word(head[Self::PROTO_AT].into());
         sum.add(transport);
         sum.finish() != 0
     }
@@ -189,7 +190,7 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         PacketImage::parse(self.head, frame_len_bytes - self.tag_bytes, *self.offload, in_port).ok()
     }
 
-    /// The words of its tuple ([`crate::tuple::CtTuple::words`]); `last` has zone and protocol.
+    /// The words of its tuple ([`crate::tuple::CtTuple::words`]); `last` has zone, IP version and protocol.
     #[inline(always)]
     pub(super) fn tuple_words(&self, last: u64) -> [u64; TUPLE_WORDS] {
         let last = u64::from(self.ports()) << 32 | last;
@@ -199,7 +200,7 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         }
         let [src, src_high, dst, dst_high] =
             [0, 8, 16, 24].map(|at| load(self.window, Self::ADDRESSES_AT + at));
-        [src, dst, src_high, dst_high, last | IS_IPV6]
+        [src, dst, src_high, dst_high, last]
     }
 
     /// The ends of an IPv4 packet; no meaning for others.

@@ -240,8 +240,7 @@ fn short_beginning<const WINDOW: usize>(
     if !zone.begins(&usual, len_bytes) {
         return None;
     }
-    let last = u64::from(usual.proto()) << PROTO_SHIFT | u64::from(ZONE) << ZONE_SHIFT;
-    let original = Some(crate::CtTuple::from_words(usual.tuple_words(last)));
+    let original = Some(crate::CtTuple::from_words(usual.tuple_words(zone.last_word_of(&usual))));
     let metadata = CtMetadata { state: BEGINNING_STATE, zone: ZONE, original, ..CtMetadata::default() };
     let translation = zone.commit(&usual, (len_bytes, PORT), commit);
     let leaves = translation.map(|translation| {

@@ -13,6 +13,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use lasthop_api::orders::{CONNECTION_AREAS, CONNECTION_MEMORY_BYTES, FLOW_MEMORY_BYTES};
+use lasthop_api::settings::HugePages;
 use lasthop_conntrack::{ConntrackTable, CtBounds};
 use lasthop_dpif::datapath::DatapathId;
 use lasthop_flowtable::FlowTable;
@@ -31,8 +32,9 @@ pub(super) struct ConnectionMemories {
 
 impl ConnectionMemories {
     /// Maps the areas of a file.
-    pub(super) fn of(file: impl AsFd) -> Self {
-        Self { outside: ConnectionMemory::of(&file, 0), embedded: ConnectionMemory::of(&file, 1) }
+    pub(super) fn of(file: impl AsFd, huge_pages: HugePages) -> Self {
+        let of = |area| ConnectionMemory::of(&file, area, huge_pages);
+        Self { outside: of(0), embedded: of(1) }
     }
 
     /// Forgets connections of the last process whose datapath is gone. `is_there` gets the datapath, and whether its
@@ -70,12 +72,17 @@ fn table_bytes() -> u64 {
 }
 
 impl ConnectionMemory {
-    fn of(file: impl AsFd, area: u64) -> Option<Self> {
+    fn of(file: impl AsFd, area: u64, huge_pages: HugePages) -> Option<Self> {
         debug_assert!(area < CONNECTION_AREAS && OWNER_BYTES + table_bytes() <= CONNECTION_MEMORY_BYTES);
         let begin = FLOW_MEMORY_BYTES + area * CONNECTION_MEMORY_BYTES;
-        let map = |from, bytes| Mapping::of_file(file.as_fd(), begin + from, bytes).ok().map(Arc::new);
-        let owner = Words::new(&map(0, OWNER_BYTES)?, 0, 1)?;
-        Some(Self { owner, connections: map(OWNER_BYTES, table_bytes())?, is_lent: false })
+        let owner = Mapping::of_file(file.as_fd(), begin, OWNER_BYTES).ok()?;
+        let owner = Words::new(&Arc::new(owner), 0, 1)?;
+        let map = match huge_pages {
+            HugePages::Auto => Mapping::of_file_with_huge_pages,
+            HugePages::Off => Mapping::of_file,
+        };
+        let connections = Arc::new(map(file.as_fd(), begin + OWNER_BYTES, table_bytes()).ok()?);
+        Some(Self { owner, connections, is_lent: false })
     }
 
     /// The datapath whose connections are in the area.
@@ -126,13 +133,13 @@ mod tests {
     }
 
     fn owner_of(file: &impl AsFd) -> Option<i32> {
-        ConnectionMemory::of(file, 0).expect("mapped").owner().map(|id| id.0)
+        ConnectionMemory::of(file, 0, HugePages::Auto).expect("mapped").owner().map(|id| id.0)
     }
 
     #[test]
     fn the_first_datapath_has_it_until_it_is_deleted() {
         let file = file();
-        let mut memory = ConnectionMemory::of(&file, 0).expect("mapped");
+        let mut memory = ConnectionMemory::of(&file, 0, HugePages::Auto).expect("mapped");
         let tables = [FlowTable::default(), FlowTable::default(), FlowTable::default()];
         memory.lend(DatapathId(0), &tables[0]);
         assert_eq!(owner_of(&file), Some(0));
@@ -150,13 +157,15 @@ mod tests {
     fn connections_are_those_of_their_datapath_and_of_no_other_one() {
         let file = file();
         let lend = |id, table: &FlowTable| {
-            ConnectionMemory::of(&file, 0).expect("mapped").lend(DatapathId(id), table);
+            ConnectionMemory::of(&file, 0, HugePages::Auto).expect("mapped").lend(DatapathId(id), table);
             table.connections_made().is_some()
         };
         assert!(lend(5, &FlowTable::default()));
         assert!(!lend(6, &FlowTable::default()), "it is another one's");
         assert!(lend(5, &FlowTable::default()));
-        ConnectionMemory::of(&file, 0).expect("mapped").forget_unless(|id| id != DatapathId(5));
+        ConnectionMemory::of(&file, 0, HugePages::Auto)
+            .expect("mapped")
+            .forget_unless(|id| id != DatapathId(5));
         assert!(lend(6, &FlowTable::default()));
         assert_eq!(owner_of(&file), Some(6));
     }
@@ -167,18 +176,18 @@ mod tests {
         let file = memfd("connections", bytes).expect("memory");
         let table = |id, is_embedded| {
             let table = FlowTable::default();
-            ConnectionMemories::of(&file).lend(DatapathId(id), is_embedded, &table);
+            ConnectionMemories::of(&file, HugePages::Auto).lend(DatapathId(id), is_embedded, &table);
             table.connections_made().is_some()
         };
         assert!(table(1, true) && table(2, false));
         assert!(!table(2, true) && !table(1, false), "each is the other one's");
-        ConnectionMemories::of(&file).forget_unless(|_, is_embedded| is_embedded);
+        ConnectionMemories::of(&file, HugePages::Auto).forget_unless(|_, is_embedded| is_embedded);
         assert!(table(3, false) && !table(3, true));
     }
 
     #[test]
     fn a_file_of_an_earlier_version_has_none() {
         let file = memfd("flows", FLOW_MEMORY_BYTES).expect("memory");
-        assert!(ConnectionMemory::of(&file, 0).is_none());
+        assert!(ConnectionMemory::of(&file, 0, HugePages::Auto).is_none());
     }
 }

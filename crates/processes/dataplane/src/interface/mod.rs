@@ -40,6 +40,7 @@ use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Report, STATE_VERSION};
+use lasthop_api::settings::{HugePages, SwitchSettings};
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller};
@@ -105,6 +106,8 @@ pub(super) struct Interface {
     upcalls: Option<Upcalls>,
     /// Bounds on one port's pending upcalls.
     limits: UpcallLimits,
+    /// For the memory of connections.
+    huge_pages: HugePages,
     numbers: Numbers,
     frame: Vec<u8>,
     /// The time, as of the last upcall.
@@ -130,7 +133,7 @@ pub(super) struct Interface {
 }
 
 impl Interface {
-    pub(super) fn new(poller: &Poller, numbers: Numbers, limits: UpcallLimits) -> Result<Self, Fault> {
+    pub(super) fn new(poller: &Poller, numbers: Numbers, settings: &SwitchSettings) -> Result<Self, Fault> {
         let connections = Connections::new(Server::new(), Access::Asked)
             .map_err(|error| Fault::internal("begin the control interface", error))?;
         poller.add(connections.fd(), numbers.clients, Interest::READ)?;
@@ -139,7 +142,8 @@ impl Interface {
             places: Places::default(),
             port_requests: PortRequests::default(),
             upcalls: None,
-            limits,
+            limits: settings.upcalls.unwrap_or_default().limits(),
+            huge_pages: settings.huge_pages,
             numbers,
             frame: Vec::new(),
             now: Instant::now(),
@@ -477,7 +481,8 @@ impl Interface {
         kept.datapaths.retain(|_, kept| !kept.is_of_switch || inside.has_switch(kept.name()));
         let records = kept.datapaths.iter().map(|(id, kept)| (DatapathId(*id), kept.record())).collect();
         self.places.ct_settings = CtSettings::of(std::mem::take(&mut kept.connections));
-        self.places.connection_memory = file.as_ref().map(ConnectionMemories::of).unwrap_or_default();
+        self.places.connection_memory =
+            file.as_ref().map(|file| ConnectionMemories::of(file, self.huge_pages)).unwrap_or_default();
         self.places.connection_memory.forget_unless(|id, is_embedded| {
             let is_kept = |kept: &KeptDatapath| match is_embedded {
                 true => inside.has_own_controller(kept.name()),
@@ -528,7 +533,7 @@ fn complain(why: &Closed) {
 mod tests {
     use lasthop_dpif::server::DatapathRecord;
 
-    use lasthop_api::settings::{Settings, SwitchSettings};
+    use lasthop_api::settings::Settings;
 
     use super::*;
 
@@ -537,9 +542,8 @@ mod tests {
         let settings = SwitchSettings::new(Settings::default()).expect("settings");
         let mut inside = Datapath::prepare(&settings).expect("an engine");
         let poller = Poller::new().expect("a poller");
-        let limits = settings.upcalls.unwrap_or_default().limits();
         let numbers = Numbers { clients: u64::MAX, packets: u64::MAX - 1 };
-        let mut interface = Interface::new(&poller, numbers, limits).expect("an interface");
+        let mut interface = Interface::new(&poller, numbers, &settings).expect("an interface");
         let names = [(1, "gone"), (2, "ovs-system"), (3, "default")];
         let records = names.map(|(id, name)| (DatapathId(id), DatapathRecord::named(name)));
         let meters = BTreeMap::new();

@@ -80,6 +80,12 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     ),
     Call::with(
         call!(SYS_madvise),
+        &[&[int(2, MADV_COLLAPSE)]],
+        "huge pages for the memory of many connections, unless `huge-pages = \"off\"`",
+    )
+    .kept(),
+    Call::with(
+        call!(SYS_madvise),
         &[&[int(2, MADV_GUARD_INSTALL)], &[int(2, MADV_GUARD_REMOVE)]],
         "guard pages of stacks, from glibc 2.42 on",
     )
@@ -130,6 +136,8 @@ pub(in crate::sandbox) const CALLS: &[Call] = &[
     Call::any(call!(SYS_getrandom), "keys of hash tables").kept(),
 ];
 
+/// Since Linux 6.1 (linux/mman.h).
+const MADV_COLLAPSE: i32 = 25;
 /// Since Linux 6.13 (asm-generic/mman-common.h).
 const MADV_GUARD_INSTALL: i32 = 102;
 const MADV_GUARD_REMOVE: i32 = 103;
