@@ -37,6 +37,11 @@ impl Homes {
         self.homes.get(&(port, pair)).copied()
     }
 
+    /// Makes a worker the home of a pair.
+    pub(crate) fn set(&mut self, port: PortId, pair: u16, home: usize) {
+        self.homes.insert((port, pair), home);
+    }
+
     /// Pairs of a port that have a home.
     pub(crate) fn pairs(&self, port: PortId) -> Vec<u16> {
         self.homes.range((port, 0)..=(port, u16::MAX)).map(|((_, pair), _)| *pair).collect()

@@ -11,7 +11,7 @@ use crate::events::Event;
 use crate::worker::Worker;
 
 /// Time until the worker tries again to register a ring's kick descriptor.
-const RETRY_NS: u64 = 10_000_000;
+pub(crate) const RETRY_NS: u64 = 10_000_000;
 
 impl Worker {
     /// Registers the kick descriptor of a ring.
@@ -50,7 +50,7 @@ impl Worker {
     }
 
     /// Handles a kick.
-    fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
+    pub(crate) fn handle_kick(&mut self, port: PortId, index: u16, now: u64) {
         if self.controls.is_control(port, index) {
             self.serve_control(port, now);
             return;

@@ -65,6 +65,7 @@ mod load;
 mod mailbox;
 mod memory_costs;
 mod memory_meter;
+mod moves;
 mod offences;
 mod persistent_counters;
 mod polled;
@@ -180,6 +181,23 @@ pub enum EngineError {
     /// `CAPTURES_MAX` captures are running.
     #[error("{CAPTURES_MAX} captures are running already; end one first")]
     TooManyCaptures,
+    /// No ring of the queue pair runs.
+    #[error("queue pair {1} of port {0} is not running; start its guest, or choose another queue")]
+    NotRunning(PortId, u16),
+    /// The rings of the queue pair are being stopped, or continued by another process.
+    #[error("queue pair {1} of port {0} is being stopped; move it once it runs again")]
+    PairStops(PortId, u16),
+    /// The queue pair was moved a moment ago.
+    #[error(
+        "packets that queue pair {1} of port {0} sent before its last move wait for slow receivers; move it again in a second"
+    )]
+    StillMoving(PortId, u16),
+    /// There is no such queue pair.
+    #[error("port {0} has no queue pair {1}; it has {2}, the first is 0")]
+    NoSuchPair(PortId, u16, u16),
+    /// There is no such worker.
+    #[error("there is no worker {0}; the switch has {1}, the first is 0")]
+    NoSuchWorker(usize, usize),
     /// Another profile is running.
     #[error("a profile is running already; wait for its end, or end its client")]
     ProfileRuns,
@@ -363,6 +381,8 @@ impl Engine {
         self.pool.call_all(Worker::quiesce)?;
         if under_way.0 > 0 {
             self.pool.call(0, |worker| worker.withdraw())?;
+            // Packets of rings that were moved return to the home that took them; it tells the present one.
+            self.pool.call_all(Worker::settle_returns)?;
             self.pool.call_all(Worker::postpone)?;
         }
         Ok(())
@@ -436,6 +456,28 @@ impl Engine {
             record.config = new;
         }
         Ok(())
+    }
+
+    /// Moves queue pair `pair` of a port to worker `worker`, while its guest runs: no packet is lost, repeated or overtaken.
+    /// It stays there until its guest detaches. Two moves of a pair within
+    /// [`WAITING_NS_MAX`](lasthop_fabric::bounds::WAITING_NS_MAX) may be refused.
+    ///
+    /// # Errors
+    /// [`EngineError::NoSuchPort`], [`EngineError::NoSuchPair`], [`EngineError::NoSuchWorker`], [`EngineError::NotRunning`],
+    /// [`EngineError::PairStops`], [`EngineError::StillMoving`], [`EngineError::NoAnswer`]: by the old home, and the pair
+    /// stays; or by the new home, which gets it later.
+    pub fn move_pair(&self, port: PortId, pair: u16, worker: usize) -> Result<(), EngineError> {
+        let pairs = self.table().get(port).map(|record| record.config.queue_pairs);
+        let pairs = pairs.ok_or(EngineError::NoSuchPort(port))?;
+        if pair >= pairs {
+            return Err(EngineError::NoSuchPair(port, pair, pairs));
+        }
+        let workers = self.pool.mailboxes().len();
+        if worker >= workers {
+            return Err(EngineError::NoSuchWorker(worker, workers));
+        }
+        let _change = self.port_control.port_changes().control_change(port);
+        self.port_control.move_pair(port, pair, worker)
     }
 
     /// The ports of a switch, as its module gets them.

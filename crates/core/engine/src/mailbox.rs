@@ -99,10 +99,15 @@ impl<W: TaskRunner> Mailbox<W> {
         let task: WorkerTask<W> = Box::new(move |worker| {
             let _ = reply.send(task(worker));
         });
+        self.give(task);
+        answer
+    }
+
+    /// Adds a task, or runs it if the worker is parked here.
+    pub(crate) fn give(&self, task: WorkerTask<W>) {
         match &mut self.parked().0 {
             Some(worker) => worker.run_task(task),
             None => self.post(task),
         }
-        answer
     }
 }

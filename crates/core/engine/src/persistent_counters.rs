@@ -7,7 +7,7 @@ use lasthop_fabric::{Fabric, PortCounters};
 use lasthop_guestmem::{Mapping, Words};
 use lasthop_module_api::PortId;
 
-use crate::saved_counters::{NAMES_BYTES, PAGE_BYTES, word};
+use crate::saved_counters::{NAMES_BYTES, page_of, word};
 
 /// Greatest age of a copy while packets pass.
 const AGE_NS_MAX: u64 = 10_000_000;
@@ -52,7 +52,7 @@ impl CopyClock {
 
 /// The row of `worker` in a port's memory.
 pub(crate) fn row_of(memory: &Arc<Mapping>, worker: usize) -> Option<Words> {
-    Words::new(memory, NAMES_BYTES + worker * PAGE_BYTES, PortCounters::WORDS)
+    Words::new(memory, page_of(worker), PortCounters::WORDS)
 }
 
 /// One worker's copies.
@@ -147,15 +147,21 @@ mod tests {
         counters.tx_drops.count_all(*DropReason::ALL.last().unwrap(), 4);
         write_names(&memory);
         let mut persistent_counters = PersistentCounters::default();
-        for worker in [0, WORKERS_MAX - 1] {
+        for worker in [0, 15, 16, WORKERS_MAX - 1] {
             persistent_counters.open(PortId(worker as u16), worker, &memory);
         }
-        assert_eq!(persistent_counters.pages.len(), 2, "there is room");
+        assert_eq!(persistent_counters.pages.len(), 4, "there is room");
         persistent_counters.pages.iter().for_each(|(_, page)| page.write(&counters.words()));
         let mut bytes = vec![0; PORT_COUNTERS_BYTES];
         assert_eq!(rustix::io::pread(&file, &mut bytes[..], 0), Ok(PORT_COUNTERS_BYTES));
-        let mut twice = counters;
-        twice.merge(&counters);
-        assert_eq!(SavedCounters::of(&bytes), SavedCounters { counters: twice, ..SavedCounters::default() });
+        let mut sum = counters;
+        (0..3).for_each(|_| sum.merge(&counters));
+        assert_eq!(SavedCounters::of(&bytes), SavedCounters { counters: sum, ..SavedCounters::default() });
+        let before = SavedCounters::of(&bytes[..bytes.len() - 49_152]);
+        assert_eq!(
+            before.counters.rx_packets,
+            2 * counters.rx_packets,
+            "as the memory of a version with 16 workers"
+        );
     }
 }

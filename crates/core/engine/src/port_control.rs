@@ -18,13 +18,14 @@ use crate::ring_fds::{CallFd, GuestSignals};
 use crate::worker::Worker;
 use crate::worker_pool::WorkerPool;
 
-/// Attempts to stop or enable a ring, with a grace period of all workers in between.
-const STOPS_MAX: u32 = 3;
+/// Attempts to stop or enable a ring, with a grace period of all workers in between: one until no worker has the ring,
+/// one that recalls its packets, one after another home of the ring has counted them, and one more.
+const STOPS_MAX: u32 = 4;
 
 /// Changes ports and their rings, by tasks of the workers.
 #[derive(Debug)]
 pub(crate) struct PortControl {
-    pool: Arc<WorkerPool<Worker>>,
+    pub(crate) pool: Arc<WorkerPool<Worker>>,
     homes: Mutex<Homes>,
     /// Rings that stop later than their sessions waited, so that the sessions do not know their positions.
     adrift: Mutex<HashSet<(PortId, u16)>>,
@@ -64,8 +65,12 @@ impl PortControl {
     }
 
     /// The home of virtqueue `index`, if it was ever started.
-    fn home(&self, port: PortId, index: u16) -> Option<usize> {
+    pub(crate) fn home(&self, port: PortId, index: u16) -> Option<usize> {
         lock(&self.homes).find(port, index / 2)
+    }
+
+    pub(crate) fn set_home(&self, port: PortId, pair: u16, home: usize) {
+        lock(&self.homes).set(port, pair, home);
     }
 
     /// Starts a virtqueue: its home prepares it, the others are told, then packets pass.
@@ -152,7 +157,8 @@ impl PortControl {
     /// Waits for all workers, since one of them holds a ring for long. The error names a worker that does not answer.
     fn await_all(&self, port: PortId) -> Result<(), EngineError> {
         *lock(&self.waits).entry(port).or_default() += 1;
-        self.pool.call_all(|_| ()).map(drop)
+        // Those that a ring was moved away from may have to count its packets.
+        self.pool.call_all(Worker::settle_returns).map(drop)
     }
 
     /// How often a worker waited for others since the last call.

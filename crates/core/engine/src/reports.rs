@@ -23,7 +23,8 @@ impl PortShare {
         let rings = (0..2 * queue_pairs).filter(at_home).filter_map(|index| {
             let state = worker.fabric.ring_state(port, index)?;
             let error = state.error.map(|error| error.to_string());
-            Some(RingStats { index, entries: state.entries, enabled: state.enabled, error })
+            let (entries, enabled, worker) = (state.entries, state.enabled, worker.number());
+            Some(RingStats { index, entries, enabled, worker, error })
         });
         let counters = worker.fabric.counters(port).unwrap_or_default();
         Self { counters, rings: rings.collect(), failure: worker.failure(port) }
@@ -84,7 +85,9 @@ impl PortStats {
 
     fn of(port: PortId, record: PortRecord, share: PortShare) -> Self {
         let PortShare { counters, mut rings, failure } = share;
-        rings.sort_unstable_by_key(|ring| ring.index);
+        rings.sort_by_key(|ring| ring.index);
+        // A worker that answers late may tell of a ring that has moved since.
+        rings.dedup_by_key(|ring| ring.index);
         let error = rings.iter().find_map(|ring| ring.error.clone()).or(failure);
         let state = match (error, record.attached, rings.is_empty()) {
             (Some(error), _, _) => PortState::Stopped(error),

@@ -13,8 +13,13 @@ pub(crate) const PAGE_BYTES: usize = 1024;
 const UNKNOWN_MAX: usize = PAGE_BYTES / 8;
 const _: () = assert!(8 * PortCounters::WORDS <= PAGE_BYTES, "the memory of a port's counters is too small");
 
-/// Where the copies end.
-pub(crate) const WORKER_PAGES_END: usize = NAMES_BYTES + WORKERS_MAX * PAGE_BYTES;
+/// Workers whose copies follow the names. Those of further workers are at the end, since versions with fewer workers
+/// know the places before it.
+const FIRST_WORKERS: usize = 16;
+/// Where the first workers' copies end.
+pub(crate) const WORKER_PAGES_END: usize = NAMES_BYTES + FIRST_WORKERS * PAGE_BYTES;
+/// Where the further workers' copies begin.
+const FURTHER_PAGES: usize = (WORKER_PAGES_END + FORMER_BYTES).next_multiple_of(4096);
 /// A word that is set once the rest is complete.
 pub(crate) const SEAL_BYTES: usize = 8;
 /// Bytes of the seal, the counters' names, and a word for each.
@@ -23,9 +28,19 @@ pub(crate) const FORMER_BYTES: usize = SEAL_BYTES + NAMES_BYTES + PAGE_BYTES;
 /// earlier processes (`former_counters.rs`).
 ///
 /// ```text
-///   names, separated by blanks, zeroes  | worker 0: a word for each name | worker 1 | ... | seal | names | a word for each name
+///   names, separated by blanks, zeroes  | worker 0: a word for each name | ... | worker 15 | seal | names | a word for each name
+///   | worker 16 | ...
 /// ```
-pub const PORT_COUNTERS_BYTES: usize = (WORKER_PAGES_END + FORMER_BYTES).next_multiple_of(4096);
+pub const PORT_COUNTERS_BYTES: usize =
+    (FURTHER_PAGES + (WORKERS_MAX - FIRST_WORKERS) * PAGE_BYTES).next_multiple_of(4096);
+
+/// The place of the copy of `worker`.
+pub(crate) fn page_of(worker: usize) -> usize {
+    match worker.checked_sub(FIRST_WORKERS) {
+        None => NAMES_BYTES + worker * PAGE_BYTES,
+        Some(further) => FURTHER_PAGES + further * PAGE_BYTES,
+    }
+}
 
 /// A port's counters as read from its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -41,7 +56,9 @@ impl SavedCounters {
     /// Sums the counters in a port's memory. They are final: the process that counted has died.
     #[must_use]
     pub fn of(bytes: &[u8]) -> Self {
-        let mut saved = Self::of_words(bytes.get(..WORKER_PAGES_END).unwrap_or(bytes));
+        let first = bytes.get(..WORKER_PAGES_END).unwrap_or(bytes);
+        let further = bytes.get(FURTHER_PAGES..).unwrap_or_default();
+        let mut saved = Self::of_words(&[first, further].concat());
         saved.counters.close(saved.unknown_drops().0);
         saved
     }

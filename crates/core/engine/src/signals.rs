@@ -146,17 +146,28 @@ impl<W: PoolMember> SignalSender<W> {
         if !fabric.signals().is_empty() {
             self.signal_guests(fabric, fds, scheduling);
         }
-        let mut wakes = fabric.wakes();
-        self.wakes += u64::from(wakes.count_ones());
-        while wakes != 0 {
-            self.pool.mailbox(wakes.trailing_zeros() as usize).wake();
-            wakes &= wakes - 1;
+        let wakes = fabric.wakes();
+        if wakes != 0 {
+            self.wake_others(fabric, wakes);
         }
         if fabric.take_upcalled()
             && let Some(wake_fd) = &self.upcall_wake_fd
         {
             // A non-blocking eventfd of ours: the write only fails if it is readable already.
             let _ = rustix::io::write(wake_fd, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// Wakes other workers, and tells them of their chains.
+    fn wake_others(&mut self, fabric: &mut Fabric, mut wakes: u64) {
+        self.wakes += u64::from(wakes.count_ones());
+        while let Some((home, copies)) = fabric.take_settled() {
+            self.pool.mailbox(home).post(Box::new(move |worker| worker.settle_copies(copies)));
+            wakes &= !(1 << home);
+        }
+        while wakes != 0 {
+            self.pool.mailbox(wakes.trailing_zeros() as usize).wake();
+            wakes &= wakes - 1;
         }
     }
 

@@ -43,6 +43,8 @@ pub struct RingStats {
     pub entries: u16,
     /// Whether it is enabled.
     pub enabled: bool,
+    /// The home worker.
+    pub worker: usize,
     /// The guest's fault that stopped it.
     pub error: Option<String>,
 }

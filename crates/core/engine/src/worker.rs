@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
-use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, Stopping, Visited, WorkStage};
+use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
@@ -372,7 +372,7 @@ impl Worker {
     }
 
     /// Sends all delayed signals.
-    fn flush_signals(&mut self) {
+    pub(crate) fn flush_signals(&mut self) {
         self.signals.flush(&mut self.fabric, &self.fds);
     }
 
@@ -453,6 +453,11 @@ impl Worker {
         self.failures.insert(port, why.into());
     }
 
+    /// Whether the rings of a port were stopped for a fault, or are being stopped.
+    pub(crate) fn has_failed(&self, port: PortId) -> bool {
+        self.failures.contains_key(&port)
+    }
+
     /// Stops the rings of a port for a fault of its guest or front end; records the reason.
     pub(crate) fn stop_for(&mut self, port: PortId, why: &str) {
         self.fail(port, why);
@@ -461,7 +466,7 @@ impl Worker {
 
     /// Continues to stop a port's rings after other workers have used them. Rings that its session has restarted
     /// meanwhile stay.
-    fn continue_stopping(&mut self, port: PortId) {
+    pub(crate) fn continue_stopping(&mut self, port: PortId) {
         if self.failures.contains_key(&port) && !self.stop_all(port) {
             self.pool.mailbox(self.stats.index).post(Box::new(move |worker| worker.continue_stopping(port)));
         }
@@ -566,13 +571,18 @@ impl Worker {
         self.unheard.remove((port, index));
         self.fabric.leave_ring(port, index);
         if index % 2 == 1 {
-            self.active.remove(RingId { port, queue: index / 2 });
-            self.polled.remove(RingId { port, queue: index / 2 });
-            self.timers.remove(RingId { port, queue: index / 2 });
+            self.forget_active(RingId { port, queue: index / 2 });
         }
         if let Some(kick) = self.fds.remove(&(port, index)).and_then(|fds| fds.kick) {
             self.events.forget(kick.as_fd());
         }
+    }
+
+    /// Visits a transmit ring no more.
+    pub(crate) fn forget_active(&mut self, ring: RingId) {
+        self.active.remove(ring);
+        self.polled.remove(ring);
+        self.timers.remove(ring);
     }
 
     /// Enables or disables a ring; returns false if others use it for long: ask again.
@@ -611,6 +621,11 @@ impl Worker {
 
     pub(crate) fn is_quiesced(&self) -> bool {
         self.is_quiesced
+    }
+
+    /// Whether it fetches nothing from guests.
+    pub(crate) fn is_still(&self) -> bool {
+        self.is_quiesced || self.is_draining
     }
 
     /// Stops work, and writes the persistent counters.
@@ -695,6 +710,10 @@ impl TaskRunner for Worker {
 }
 
 impl PoolMember for Worker {
+    fn settle_copies(&mut self, copies: SettledCopies) {
+        self.fabric.settle_copies(copies);
+    }
+
     /// An offence by calls may be over: the front end may have given other descriptors meanwhile.
     fn stop_offender(&mut self, port: PortId, offence: Offence) {
         if !offence.is_by_calls() || calls(&self.fds, port).any(CallFd::is_shut) {

@@ -5,6 +5,7 @@ use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use lasthop_fabric::SettledCopies;
 use lasthop_module_api::PortId;
 
 use crate::mailbox::{Mailbox, TaskRunner};
@@ -16,6 +17,9 @@ use crate::{EngineError, REPLY_TIMEOUT};
 
 /// A worker of a pool.
 pub(crate) trait PoolMember: TaskRunner + Send + 'static {
+    /// Settles chains of rings that were moved here, whose packets another worker has counted.
+    fn settle_copies(&mut self, copies: SettledCopies);
+
     /// Stops the rings of a port whose front end blocked a worker, unless its offence is over.
     fn stop_offender(&mut self, port: PortId, offence: Offence);
 }

@@ -18,8 +18,9 @@ use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::now_ns;
+use crate::offences::Offence;
 use crate::worker::Worker;
-use crate::{Engine, EngineSettings, Gathering, PortConfig, SchedulerView};
+use crate::{Engine, EngineSettings, Gathering, PortConfig, PortState, SchedulerView};
 
 /// Long enough for the slowest machine; nothing is asserted about time.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,6 +67,42 @@ fn a_ring_that_another_worker_is_slow_to_leave_is_stopped_in_the_end() {
         assert!(Instant::now() < until, "it is not stopped");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn a_pair_does_not_escape_a_stop_by_a_move() {
+    let settings = EngineSettings { workers: 2, gathering: Gathering::Never, ..EngineSettings::default() };
+    let engine =
+        Engine::start(by_name("dummy", &BridgeSettings::default()).unwrap().into(), &settings).unwrap();
+    let (port, _guest) = attach(&engine);
+    let rings = |number| {
+        let count = move |worker: &mut Worker| (0..2).filter(|index| worker.is_home(port, *index)).count();
+        engine.pool.call(number, count).unwrap()
+    };
+    let home = usize::from(rings(0) == 0);
+    engine.move_pair(port, 0, 1 - home).unwrap();
+    engine.move_pair(port, 0, home).unwrap();
+    let (tell, is_there) = sync_channel(1);
+    let (end, is_over) = sync_channel::<()>(1);
+    engine.pool.mailbox(home).post(Box::new(move |_| {
+        tell.send(()).unwrap();
+        is_over.recv().unwrap();
+    }));
+    is_there.recv().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| engine.move_pair(port, 0, 1 - home).unwrap());
+        while engine.pool.mailbox(home).len() == 0 {
+            std::thread::yield_now();
+        }
+        // The new home hears of it before it gets the pair, the old one after it gave the pair away.
+        engine.pool.quarantine(port, Offence::MemoryFilled);
+        engine.pool.call(1 - home, |_| ()).unwrap();
+        assert_eq!(rings(1 - home), 0);
+        end.send(()).unwrap();
+    });
+    engine.pool.call_all(|_| ()).unwrap();
+    assert_eq!((rings(0), rings(1)), (0, 0), "both rings have stopped");
+    assert!(matches!(engine.stats().unwrap().ports[1].state, PortState::Stopped(_)));
 }
 
 /// A view with one state for each guest, which a test sets.

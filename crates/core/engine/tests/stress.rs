@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_engine::{Gathering, PortState};
+use lasthop_engine::{EngineError, Gathering, PortState};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
@@ -110,17 +110,48 @@ fn visit(switch: &mut TestSwitch, port: PortId, visits: u32) {
     eventually("the visitor has left", || switch.port(port).state == PortState::Waiting);
 }
 
+/// Moves queue pairs to other workers; returns how often that was done.
+struct Mover {
+    state: u32,
+    moves: u32,
+}
+
+impl Mover {
+    fn next(&mut self, below: usize) -> usize {
+        self.state = self.state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (self.state >> 8) as usize % below
+    }
+
+    fn shuffle(&mut self, switch: &TestSwitch, ports: &[PortId]) {
+        for _ in 0..100 {
+            let (port, worker) = (ports[self.next(ports.len())], self.next(WORKERS));
+            match switch.engine.move_pair(port, 0, worker) {
+                Ok(()) => self.moves += 1,
+                // It was moved just now, or is restless.
+                Err(EngineError::StillMoving(..) | EngineError::NotRunning(..)) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn crowds_are_conserved_in_order_and_whole_while_guests_come_and_go() {
-    crowd(TestWorkers::from(WORKERS));
+    crowd(TestWorkers::from(WORKERS), false);
 }
 
 #[test]
 fn crowds_are_as_well_off_while_workers_go_from_thread_to_thread() {
-    crowd(TestWorkers { workers: WORKERS, gathering: Gathering::Restless });
+    crowd(TestWorkers { workers: WORKERS, gathering: Gathering::Restless }, false);
 }
 
-fn crowd(crew: TestWorkers) {
+#[test]
+fn crowds_are_as_well_off_while_their_queue_pairs_go_from_worker_to_worker() {
+    crowd(TestWorkers::from(WORKERS), true);
+    crowd(TestWorkers { workers: WORKERS, gathering: Gathering::Restless }, true);
+}
+
+fn crowd(crew: TestWorkers, moves: bool) {
     let mut switch = TestSwitch::start("bridge", crew);
     let mut ports = Vec::new();
     let mut guests = Vec::new();
@@ -138,12 +169,17 @@ fn crowd(crew: TestWorkers) {
     let talkers: Vec<_> = guests.into_iter().map(|talker| std::thread::spawn(|| talker.talk())).collect();
     let two_pairs = lasthop_engine::PortConfig { queue_pairs: 2, ..config("visitor") };
     let visitor = switch.engine.add_port(two_pairs).unwrap();
-    let mut visits = 0;
+    let (mut visits, mut mover) = (0, Mover { state: 7, moves: 0 });
     while talkers.iter().any(|talker| !talker.is_finished()) {
         visit(&mut switch, visitor, visits);
         visits += 1;
         switch.assert_conserved(); // at any moment
+        if moves {
+            mover.shuffle(&switch, &ports);
+            switch.assert_conserved();
+        }
     }
+    assert_eq!(mover.moves > 0, moves);
     end.store(true, Ordering::Relaxed);
     let mut guests: Vec<_> = talkers.into_iter().map(|talker| talker.join().unwrap()).collect();
     guests.push(restless.join().unwrap());

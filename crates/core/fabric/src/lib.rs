@@ -96,6 +96,7 @@ pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, 
 pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
 pub use tx::internal::InjectError;
 pub use tx::meter::VisitMeter;
+pub use tx::moves::{MovingRing, Release, SettledCopies};
 pub use upcall::lines::UpcallLine;
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 
@@ -441,7 +442,7 @@ impl Fabric {
     fn publish_news(&mut self) {
         self.senders.publish(&mut self.signals);
         self.detach_obstacles();
-        self.wakes |= self.senders.sleepers();
+        self.wakes |= self.senders.sleepers() | self.senders.moved.told();
     }
 
     /// Settles packets that other workers delivered or dropped: a chain is completed with its last copy. Returns

@@ -71,8 +71,8 @@ pub use sleep_flag::SleepFlag;
 pub use sync::full_fence;
 pub use version::Version;
 
-/// Workers that can share a lock: one for each core that a switch gets on a large server.
-pub const WORKERS_MAX: usize = 16;
+/// Workers that can share a lock: sets of workers are the bits of one word, and a server has few cores more to give.
+pub const WORKERS_MAX: usize = 64;
 
 /// Prefetches the cache lines in which `item` begins, without waiting for them.
 #[inline(always)]

@@ -36,7 +36,7 @@ fn plans() -> Vec<Plan> {
         seconds: setting("CHAOS_SECONDS", 45).div_ceil(seeds.len() as u64),
         seed,
         guests: setting("CHAOS_GUESTS", 5).clamp(2, 100) as u8,
-        workers: setting("CHAOS_WORKERS", 3).clamp(1, 16) as u8,
+        workers: setting("CHAOS_WORKERS", 3).clamp(1, 64) as u8,
         trace: setting("CHAOS_TRACE", 0) > 0,
     };
     seeds.iter().copied().map(plan).collect()

@@ -12,6 +12,7 @@ const NOT_RUN: &[(&str, &str)] = &[
     ("--watch", "it never ends; operator/watch.rs"),
     ("lasthop capture", "it waits for packets; capture.rs"),
     ("lasthop profile", "it takes seconds; profile.rs"),
+    ("lasthop sched move", "it moves queues of running guests; moves.rs"),
     ("lasthop bench", "it takes minutes; bench.rs"),
     ("lasthop ovs", "it changes the system's Open vSwitch; tests/real/ovs-documented"),
     ("/var/lib/", "it writes into the system's directories; operator/metrics.rs"),

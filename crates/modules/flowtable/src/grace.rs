@@ -19,9 +19,15 @@ use lasthop_sync::{WORKERS_MAX, full_fence};
 struct Count(AtomicU64);
 
 /// The visits of all workers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Visits {
     counts: [Count; WORKERS_MAX],
+}
+
+impl Default for Visits {
+    fn default() -> Self {
+        Self { counts: std::array::from_fn(|_| Count::default()) }
+    }
 }
 
 /// A snapshot of the visits that had begun and not ended.

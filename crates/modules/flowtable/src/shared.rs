@@ -33,8 +33,14 @@ pub(crate) const MASK_WORDS: usize = MASKS_MAX / 64;
 struct LookUps([AtomicU64; COUNTS]);
 
 /// Counters of all workers, each from the end of that worker's last batch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Counts([LookUps; WORKERS_MAX]);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self(std::array::from_fn(|_| LookUps::default()))
+    }
+}
 
 impl Counts {
     /// Publishes a worker's counts; it is their only writer.

@@ -24,7 +24,7 @@ use lasthop_api::port::describe_features;
 use lasthop_api::report::{
     DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
-use lasthop_api::sched::PolicyCounts;
+use lasthop_api::sched::{PolicyCounts, QueueMove};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -234,6 +234,30 @@ impl Datapath {
         self.engine.move_port(port.number, switch)?;
         port.at = switch;
         Ok(())
+    }
+
+    /// Moves a queue pair of a port to another worker.
+    pub(super) fn move_queue(&self, wanted: &QueueMove) -> Result<(), Fault> {
+        let QueueMove { port, queue, worker } = wanted;
+        self.engine.move_pair(self.find(port)?, *queue, *worker).map_err(|error| {
+            let why = match error {
+                EngineError::NoSuchPair(_, _, 1) => "it has one queue, 0".to_owned(),
+                EngineError::NoSuchPair(_, _, queues) => format!("its queues are 0 to {}", queues - 1),
+                EngineError::NoSuchWorker(_, workers) => {
+                    format!("the workers are 0 to {}; `lasthop run --workers` sets their number", workers - 1)
+                }
+                EngineError::NotRunning(..) => {
+                    "the guest has not started it; start the guest's driver, or choose a queue of lasthop sched show"
+                        .to_owned()
+                }
+                EngineError::PairStops(..) => "it is being stopped; try again once it runs".to_owned(),
+                EngineError::StillMoving(..) => {
+                    "packets from before its last move still wait for slow receivers; try again in a second".to_owned()
+                }
+                error => return refused(error),
+            };
+            Fault::refused(format!("queue {queue} of \"{port}\" cannot move to worker {worker}: {why}"))
+        })
     }
 
     /// Moves a port back to the switch that it belongs to.
@@ -454,7 +478,8 @@ fn port_report(port: PortStats) -> PortReport {
 }
 
 fn ring_report(ring: RingStats) -> RingReport {
-    RingReport { index: ring.index, entries: ring.entries, enabled: ring.enabled, error: ring.error }
+    let RingStats { index, entries, enabled, worker, error } = ring;
+    RingReport { index, entries, enabled, worker: Some(worker), error }
 }
 
 fn worker_report(worker: WorkerStats) -> WorkerReport {

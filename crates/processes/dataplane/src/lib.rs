@@ -310,6 +310,7 @@ impl Switch {
                 let fds = fds.unwrap_or_default();
                 self.datapath.see_scheduler(fds, &policies, &guests).map(|()| Answer::Done)
             }
+            Order::MoveQueue(wanted) => self.datapath.move_queue(&wanted).map(|()| Answer::Done),
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
             Order::Explain { spec, consultations } => {
                 self.explain(&spec, &consultations).map(|explained| Answer::Explained(Box::new(explained)))
@@ -331,6 +332,7 @@ impl Switch {
                 sees_scheduler: true,
                 hears_sleepers: true,
                 traces_decisions: true,
+                moves_queues: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: PortSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
             }),

@@ -1,6 +1,5 @@
 //! The method "doctor": the supervisor's own facts, and the switch process's answer.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use serde_json::Value;
@@ -36,7 +35,7 @@ impl Reports<'_> {
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
         let fdb = self.with_controlled(told, None, FdbReport::whole(fdb)).entries;
         moves.extend(told.moves.iter().cloned());
-        let moves = merged(moves);
+        let moves = MoveFacts::merged(moves);
         let switch = self.switch_facts();
         // Without the switch process the controller was not asked either.
         let controller = switch.deaf.is_none().then(|| self.controller_facts(told)).flatten();
@@ -113,28 +112,6 @@ fn stats_of(inside: Option<&Inspection>) -> StatsReport {
     StatsReport { ports, ..StatsReport::default() }
 }
 
-/// Merges moves of one address between the same two ports: the controller saw some, and the bridge that replaced it the
-/// others.
-fn merged(moves: Vec<MoveFacts>) -> Vec<MoveFacts> {
-    let mut all: Vec<MoveFacts> = Vec::new();
-    for moved in moves {
-        let pair = [&moved.from, &moved.to];
-        let is_same = |known: &&mut MoveFacts| {
-            known.mac == moved.mac && pair.contains(&&known.from) && pair.contains(&&known.to)
-        };
-        match all.iter_mut().find(is_same) {
-            Some(known) => {
-                let count = known.count.saturating_add(moved.count);
-                let latest = if moved.age_ms < known.age_ms { moved } else { known.clone() };
-                *known = MoveFacts { count, ..latest };
-            }
-            None => all.push(moved),
-        }
-    }
-    all.sort_by_key(|moved| Reverse(moved.count));
-    all
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,7 +125,8 @@ mod tests {
             count,
             age_ms,
         };
-        let told = merged(vec![moved("c", "a", 2, 5), moved("a", "b", 1, 90), moved("b", "a", 2, 10)]);
+        let told =
+            MoveFacts::merged(vec![moved("c", "a", 2, 5), moved("a", "b", 1, 90), moved("b", "a", 2, 10)]);
         assert_eq!(told, [moved("b", "a", 3, 10), moved("c", "a", 2, 5)]);
     }
 }

@@ -139,7 +139,7 @@ impl Supervisor {
                 self.switches.removed(spec, result.map(drop), &mut self.out.store)
             }
             OrderPurpose::Changed(changing) => self.ports.changed(*changing, result, &mut self.out),
-            OrderPurpose::Removed => result.map(|_| Value::Bool(true)),
+            OrderPurpose::Removed | OrderPurpose::QueueMoved => result.map(|_| Value::Bool(true)),
             OrderPurpose::FdbAdded { port, entry } => result.and_then(|_| {
                 self.switches.remember_entry(port, entry, &self.ports.table, &mut self.out.store)?;
                 Ok(Value::Bool(true))
@@ -178,6 +178,7 @@ impl Supervisor {
             OrderPurpose::Question(Question::Explain(question), _) => {
                 return self.answer_explanation(&question, result, caller);
             }
+            OrderPurpose::Question(Question::MoveQueue(to), _) => return self.move_queue(to, result, caller),
             OrderPurpose::Question(question, controller) => result.and_then(|answer| {
                 let pid = self.out.switch_process.process.pid();
                 let name = |port: u32| Some(self.ports.table.all.get(&port)?.spec.common.name.as_str());

@@ -13,6 +13,7 @@ use lasthop_api::orders::Order;
 use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::Change;
 use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
+use lasthop_api::sched::QueueMove;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
@@ -54,6 +55,7 @@ pub(super) enum OrderPurpose {
     /// Ask whether the process of this start knows the order with the scheduler's view.
     SchedulerAsked(u64),
     SchedulerTold,
+    QueueMoved,
     /// Restore the state of an earlier switch process.
     Restored,
     /// Restore datapaths and the memory of flows.
@@ -99,6 +101,8 @@ pub(super) enum Question {
     Switches,
     Scheduler,
     SchedTrace,
+    /// Whether the switch process knows the order; then it gets it.
+    MoveQueue(QueueMove),
     /// Ports: the one of this name, or those that the filter selects.
     Ports {
         name: Option<String>,
@@ -160,7 +164,8 @@ impl Question {
                 let (switch, keys) = question.open.clone()?;
                 Some(ControllerOrder::Consult { round, switch, keys })
             }
-            Self::Stats { .. } | Self::Scheduler | Self::SchedTrace | Self::Ports { .. } => None,
+            Self::Stats { .. } | Self::Scheduler | Self::SchedTrace => None,
+            Self::Ports { .. } | Self::MoveQueue(_) => None,
         }
     }
 
@@ -172,6 +177,7 @@ impl Question {
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
             Self::SchedTrace => Order::SchedTrace,
+            Self::MoveQueue(_) => Order::Know,
             Self::Explain(question) => {
                 let ExplainQuestion { spec, consultations, .. } = &**question;
                 Order::Explain { spec: spec.clone(), consultations: consultations.clone() }

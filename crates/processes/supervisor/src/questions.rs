@@ -159,7 +159,7 @@ impl Reports<'_> {
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
             Question::Switches => Some(to_json(&self.list_switches(&[]))),
             Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
-            Question::Flush(_) | Question::Rules(_) | Question::Explain(_) => None,
+            Question::Flush(_) | Question::Rules(_) | Question::Explain(_) | Question::MoveQueue(_) => None,
         }
     }
 

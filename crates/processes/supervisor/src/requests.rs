@@ -8,13 +8,13 @@ use serde_json::Value;
 use lasthop_api::explain::ExplainSpec;
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
-use lasthop_api::orders::Answer;
+use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::{BackendKind, PortSpec, VnicForm};
 use lasthop_api::report::{
     ConfigReport, FlushReport, PortFilter, SandboxReport, StatsReport, VersionReport, VlansReport, VnicVlans,
 };
 use lasthop_api::rpc;
-use lasthop_api::sched::SchedTrace;
+use lasthop_api::sched::{QueueMove, SchedTrace};
 use lasthop_api::settings::Settings;
 use lasthop_listeners::{Caller, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -22,7 +22,7 @@ use lasthop_runtime::sandbox::Layer;
 
 use super::Supervisor;
 use super::capture::Stream;
-use super::question::{ControllerAnswer, ExplainQuestion, Question, strange_answer, to_json};
+use super::question::{ControllerAnswer, ExplainQuestion, OrderPurpose, Question, strange_answer, to_json};
 use super::reports::Reports;
 
 /// All methods; `vnic.…` are the old names for vhost-user ports.
@@ -58,6 +58,7 @@ const METHODS: &[&str] = &[
     "sched.show",
     "sched.trace",
     "sched.set",
+    "sched.move",
     "config.show",
     "version",
     "upgrade",
@@ -176,6 +177,7 @@ impl Supervisor {
             "explain" => self.explain(rpc::params(params)?, caller),
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, caller)),
             "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(caller)),
+            "sched.move" => self.ask_to_move(rpc::params(params)?, caller),
             "sched.set" => self.scheduler.set(&rpc::params(params)?).map(Some),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
@@ -212,6 +214,26 @@ impl Supervisor {
         spec.frame()?;
         self.ports.table.checked(Some(spec.from.clone()))?;
         self.ask(Question::Explain(Box::new(ExplainQuestion::new(spec))), caller)
+    }
+
+    fn ask_to_move(&mut self, wanted: QueueMove, caller: &Caller) -> Result<Option<Value>, Fault> {
+        self.ports.table.checked(Some(wanted.port.clone()))?;
+        self.ask(Question::MoveQueue(wanted), caller)
+    }
+
+    /// Moves a queue, if the switch process knows that order, by its answer to `Know`.
+    pub(super) fn move_queue(
+        &mut self,
+        wanted: QueueMove,
+        known: Result<Answer, Fault>,
+        caller: Option<Caller>,
+    ) {
+        let switch = &mut self.out.switch_process;
+        match (known.and_then(Answer::moves_queues), caller) {
+            (Ok(()), caller) => switch.order(Order::MoveQueue(wanted), OrderPurpose::QueueMoved, caller),
+            (Err(fault), Some(caller)) => self.clients.answer(caller, Err(fault)),
+            (Err(_), None) => {}
+        }
     }
 
     fn sched_trace(&mut self, caller: &Caller) -> Result<Option<Value>, Fault> {
@@ -300,7 +322,7 @@ impl Reports<'_> {
                 to_json(&FlushReport { flushed: flushed + controller.flushed })
             }
             (Question::Switches, Answer::Switches(inside)) => self.switch_list(controller, inside),
-            (Question::Stats { name }, Answer::Stats(stats)) => to_json(&only(stats, name.as_deref())),
+            (Question::Stats { name }, Answer::Stats(stats)) => to_json(&stats.only(name.as_deref())),
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)
             }
@@ -315,17 +337,6 @@ impl Reports<'_> {
             _ => Err(strange_answer()),
         }
     }
-}
-
-/// The counters without the part of `port.show`, and of one port only if it is named.
-fn only(mut stats: StatsReport, name: Option<&str>) -> StatsReport {
-    stats.ports.retain(|port| name.is_none_or(|name| port.name == name));
-    for port in &mut stats.ports {
-        port.features.clear();
-        port.rings.clear();
-        port.guest_mtu = None;
-    }
-    stats
 }
 
 fn no_such_method(method: &str) -> Fault {
@@ -356,10 +367,10 @@ mod tests {
         };
         let stats =
             StatsReport { ports: vec![port("a"), port("b")], workers: Vec::new(), ..StatsReport::default() };
-        let one = only(stats.clone(), Some("b"));
+        let one = stats.clone().only(Some("b"));
         assert_eq!(one.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), ["b"]);
         assert!(one.ports[0].features.is_empty());
-        assert_eq!(only(stats, None).ports.len(), 2);
+        assert_eq!(stats.only(None).ports.len(), 2);
     }
 
     #[test]

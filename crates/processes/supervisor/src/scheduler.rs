@@ -202,6 +202,7 @@ impl Scheduler {
             policies: SchedReport::policies(&self.modes, is_open),
             guests,
             workers: workers.collect(),
+            queues: stats.queue_homes(),
         }
     }
 

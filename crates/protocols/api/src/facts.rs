@@ -238,6 +238,31 @@ pub struct MoveFacts {
     pub age_ms: u64,
 }
 
+impl MoveFacts {
+    /// Merges moves of one address between the same two ports: the controller saw some, and the bridge that replaced it the
+    /// others.
+    #[must_use]
+    pub fn merged(moves: Vec<Self>) -> Vec<Self> {
+        let mut all: Vec<Self> = Vec::new();
+        for moved in moves {
+            let pair = [&moved.from, &moved.to];
+            let is_same = |known: &&mut Self| {
+                known.mac == moved.mac && pair.contains(&&known.from) && pair.contains(&&known.to)
+            };
+            match all.iter_mut().find(is_same) {
+                Some(known) => {
+                    let count = known.count.saturating_add(moved.count);
+                    let latest = if moved.age_ms < known.age_ms { moved } else { known.clone() };
+                    *known = Self { count, ..latest };
+                }
+                None => all.push(moved),
+            }
+        }
+        all.sort_by_key(|moved| std::cmp::Reverse(moved.count));
+        all
+    }
+}
+
 /// The switch process's part of [`Facts`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Inspection {

@@ -11,7 +11,7 @@ use crate::fdb::{Flush, StaticEntry};
 use crate::port::{PeerKind, PortCommon};
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
-use crate::sched::{PolicyModes, SchedTrace, SeenGuest};
+use crate::sched::{PolicyModes, QueueMove, SchedTrace, SeenGuest};
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
@@ -96,6 +96,8 @@ pub enum Order {
     Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
     /// Report the last decisions by that view. Only for a process that knows this order ([`Answer::Knows`]).
     SchedTrace,
+    /// Move a queue pair to another worker. Only for a process that knows this order ([`Answer::Knows`]).
+    MoveQueue(QueueMove),
     /// Report all counters.
     Stats,
     /// Explain the decisions about a packet, which is not sent. `consultations` are the embedded controller's answers about
@@ -268,6 +270,9 @@ pub enum Answer {
         /// Whether it knows [`Order::SchedTrace`].
         #[serde(default)]
         traces_decisions: bool,
+        /// Whether it knows [`Order::MoveQueue`].
+        #[serde(default)]
+        moves_queues: bool,
         /// Its version as text; older programs leave it empty.
         #[serde(default)]
         program: String,
@@ -281,4 +286,18 @@ pub enum Answer {
     },
     /// The number of forgotten addresses.
     Flushed(usize),
+}
+
+impl Answer {
+    /// Whether a process that gave this answer to [`Order::Know`] knows [`Order::MoveQueue`].
+    ///
+    /// # Errors
+    /// The remedy.
+    pub fn moves_queues(self) -> Result<(), Fault> {
+        let why =
+            "the switch process is of an older version, which moves no queues; lasthop upgrade replaces it";
+        matches!(self, Self::Knows { moves_queues: true, .. })
+            .then_some(())
+            .ok_or_else(|| Fault::refused(why))
+    }
 }

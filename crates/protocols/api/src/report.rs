@@ -16,7 +16,7 @@ use crate::acl::AclRule;
 use crate::fdb::StaticEntry;
 use crate::port::change::Change;
 use crate::port::{PortCommon, PortSpec, VnicForm};
-use crate::sched::PolicyCounts;
+use crate::sched::{PolicyCounts, QueueHome};
 use crate::settings::Settings;
 use crate::switches::{ControllerKind, SwitchName, SwitchSpec};
 use lasthop_runtime::ipc::FRAME_BYTES_MAX;
@@ -35,6 +35,34 @@ pub struct StatsReport {
     pub ports: Vec<PortReport>,
     /// One for each worker, by number.
     pub workers: Vec<WorkerReport>,
+}
+
+impl StatsReport {
+    /// The counters without the part of `port.show`, and of one port only if it is named.
+    #[must_use]
+    pub fn only(mut self, name: Option<&str>) -> Self {
+        self.ports.retain(|port| name.is_none_or(|name| port.name == name));
+        for port in &mut self.ports {
+            port.features.clear();
+            port.rings.clear();
+            port.guest_mtu = None;
+        }
+        self
+    }
+
+    /// The homes of all running queue pairs.
+    #[must_use]
+    pub fn queue_homes(&self) -> Vec<QueueHome> {
+        let of_port = |port: &PortReport| {
+            let home = |ring: &RingReport| {
+                Some(QueueHome { port: port.name.clone(), queue: ring.index / 2, worker: ring.worker? })
+            };
+            port.rings.iter().filter_map(home).collect::<Vec<_>>()
+        };
+        let mut homes: Vec<QueueHome> = self.ports.iter().flat_map(of_port).collect();
+        homes.dedup(); // both rings of a pair
+        homes
+    }
 }
 
 /// The usual end of a connection.
@@ -133,6 +161,9 @@ pub struct RingReport {
     pub entries: u16,
     /// Whether it is enabled.
     pub enabled: bool,
+    /// The worker that serves it; switch processes of before do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<usize>,
     /// The guest's fault that stopped it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,

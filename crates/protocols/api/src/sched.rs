@@ -113,6 +113,46 @@ impl FromStr for PolicyChange {
     }
 }
 
+/// A move of a queue pair of a vnic or port to another worker.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QueueMove {
+    #[serde(alias = "vnic")]
+    pub port: String,
+    /// From 0.
+    #[serde(default)]
+    pub queue: u16,
+    /// From 0.
+    pub worker: usize,
+}
+
+/// A queue pair, as `vm1` for its first one or `vm1:2`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuePlace {
+    pub port: String,
+    pub queue: u16,
+}
+
+impl FromStr for QueuePlace {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let (port, queue) = text.split_once(':').unwrap_or((text, "0"));
+        let queue = queue.parse().ok().filter(|_| !port.is_empty());
+        let wrong =
+            || Fault::params(format!("\"{text}\" is no queue; write VNIC, or VNIC:QUEUE as in vm1:2"));
+        Ok(Self { port: port.to_owned(), queue: queue.ok_or_else(wrong)? })
+    }
+}
+
+/// The home of a running queue pair.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QueueHome {
+    pub port: String,
+    pub queue: u16,
+    pub worker: usize,
+}
+
 /// A guest in the view, for the switch process: slot and generation of each of its threads.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SeenGuest {
@@ -193,6 +233,9 @@ pub struct SchedReport {
     pub policies: Vec<PolicyReport>,
     pub guests: Vec<GuestReport>,
     pub workers: Vec<WorkerPolicies>,
+    /// The running queue pairs, by port and number.
+    #[serde(default)]
+    pub queues: Vec<QueueHome>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -295,6 +338,17 @@ mod tests {
         assert_eq!(told.modes(), modes);
         told.0.insert("look".to_owned(), "perhaps".to_owned());
         assert_eq!(told.modes().get(Policy::Look), Mode::Auto);
+    }
+
+    #[test]
+    fn queues_are_named_by_port_and_number() {
+        let place = |port: &str, queue| QueuePlace { port: port.to_owned(), queue };
+        assert_eq!("vm1".parse(), Ok(place("vm1", 0)));
+        assert_eq!("vm1:12".parse(), Ok(place("vm1", 12)));
+        for text in [":1", "vm1:", "vm1:x", "vm1:-1", "vm1:1:2", "vm1:65536"] {
+            let fault = text.parse::<QueuePlace>().expect_err(text);
+            assert!(fault.message.contains("vm1:2"), "{fault}");
+        }
     }
 
     #[test]

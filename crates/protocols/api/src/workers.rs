@@ -61,10 +61,10 @@ mod tests {
 
     #[test]
     fn numbers_in_range_only() {
-        assert_eq!("16".parse(), Ok(Workers(16)));
-        for text in ["0", "17", "-1", "two", ""] {
+        assert_eq!("64".parse(), Ok(Workers(64)));
+        for text in ["0", "65", "-1", "two", ""] {
             let fault = text.parse::<Workers>().expect_err(text);
-            assert!(fault.message.contains("1 to 16"), "{text}: {fault}");
+            assert!(fault.message.contains("1 to 64"), "{text}: {fault}");
         }
     }
 
@@ -73,7 +73,7 @@ mod tests {
         let list = |text: &str| text.parse::<CpuList>().expect("a list");
         assert_eq!(Workers::for_cpus(Some(&list("3"))), Workers(1));
         assert_eq!(Workers::for_cpus(Some(&list("0-2"))), Workers(3));
-        assert_eq!(Workers::for_cpus(Some(&list("0-63"))), Workers(16));
+        assert_eq!(Workers::for_cpus(Some(&list("0-99"))), Workers(64));
         assert_eq!([1, 3, 4, 64].map(Workers::for_machine), [1, 1, 2, 2].map(Workers));
     }
 }

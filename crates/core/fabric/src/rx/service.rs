@@ -454,8 +454,10 @@ impl<'a, 't> Service<'a, 't> {
             }
             let delivered = std::mem::take(&mut waiting.delivered);
             self.received.delivered.add(&delivered);
-            let so_far = Attempt { outcome, delivered: delivered.packets as u32 };
-            self.tools.senders.settle(waiting.packet, so_far);
+            // Its ring may have moved to another home.
+            if let Some(counters) = self.tools.senders.counters_of(waiting.packet) {
+                counters.settle(Attempt { outcome, delivered: delivered.packets as u32 });
+            }
         }
         self.claim.put_back(waiting);
         false

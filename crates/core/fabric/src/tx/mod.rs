@@ -7,6 +7,7 @@ pub(crate) mod drr;
 pub(crate) mod injected_counts;
 pub(crate) mod internal;
 pub(crate) mod meter;
+pub(crate) mod moves;
 pub(crate) mod postponement;
 pub(crate) mod sender;
 pub(crate) mod senders;

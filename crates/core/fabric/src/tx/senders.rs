@@ -17,6 +17,7 @@ use crate::tap::Taps;
 use crate::tx::cost::Charge;
 use crate::tx::injected_counts::InjectedFrames;
 use crate::tx::meter::Metering;
+use crate::tx::moves::Moved;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
 
@@ -34,6 +35,8 @@ pub(crate) struct Senders {
     lent: usize,
     /// Workers that got references back since the last publication, as bits.
     returned: u64,
+    /// Rings that other workers took over, while packets of theirs that were taken here are not settled.
+    pub(crate) moved: Moved,
     /// Whether a copy began to wait since the last query.
     has_let_wait: bool,
     /// Hand-overs to other workers.
@@ -66,6 +69,7 @@ impl Senders {
             worker,
             lent,
             returned,
+            moved: Moved::default(),
             has_let_wait,
             handoffs,
             taps,
@@ -96,6 +100,9 @@ impl Senders {
 
     /// Ends the wait of a packet whose reference came back or was this worker's own.
     pub(crate) fn settle_waiting(&mut self, packet: PacketRef, attempt: Attempt) {
+        if self.moved.is_of_one(packet) {
+            return self.settle_moved(packet, attempt);
+        }
         self.end_waiting(packet);
         match attempt.outcome {
             Outcome::Wait => self.withdraw(packet),
@@ -250,12 +257,16 @@ impl Senders {
     /// As `settle`, for a detached packet. Its slot becomes free, so another packet may be detached.
     #[cold]
     fn settle_detached(&mut self, packet: PacketRef, attempt: Attempt) {
-        let ring = packet.ring();
-        let Some(sender) = self.get_mut(ring.port) else { return };
-        if !sender.counters.settle(attempt) {
-            return;
+        let Some(sender) = self.get_mut(packet.port()) else { return };
+        if sender.counters.settle(attempt) {
+            self.free_detached(packet);
         }
-        if let Some(Some(queue)) = sender.queues.get_mut(usize::from(ring.queue)) {
+    }
+
+    /// Frees the slot of a detached packet.
+    pub(crate) fn free_detached(&mut self, packet: PacketRef) {
+        let ring = packet.ring();
+        if let Some(queue) = self.queue_mut(ring) {
             queue.settle_detached(packet.head, packet.epoch);
         }
         self.mark_dirty(ring);
@@ -464,6 +475,11 @@ impl Senders {
         let queue = self.queue_mut(packet.ring()).filter(|_| !packet.is_detached());
         queue.into_iter().for_each(|queue| queue.end_waiting(packet.head));
         self.count_waiting(packet, false);
+    }
+
+    /// Notes that worker `home` has to be told something.
+    pub(crate) fn note_news_for(&mut self, home: u8) {
+        self.returned |= 1 << home;
     }
 
     /// Rings that are no longer blocked and may be visited again. The caller clears the list.

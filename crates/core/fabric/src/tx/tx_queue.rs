@@ -34,6 +34,8 @@ pub(crate) struct TxQueue {
     /// Further memory pieces of chains that are not charged yet.
     pub(crate) pieces: u64,
     pub(crate) postponement: Postponement,
+    /// Waiting copies of packets that a former home took and still counts.
+    pub(crate) elsewhere: u32,
     /// By head; only for a ring that is used in order.
     waits: Option<Box<[Wait]>>,
     /// A slow receiver holds back completed chains that went to other receivers.
@@ -77,6 +79,7 @@ impl TxQueue {
             hint: 0,
             pieces: 0,
             postponement,
+            elsewhere: 0,
             waits,
             is_obstructed: false,
             detached: None,

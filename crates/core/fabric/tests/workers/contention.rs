@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
-use lasthop_fabric::{Fabric, HandoffCounters, PortCounters, Stopping};
+use lasthop_fabric::{Fabric, HandoffCounters, PortCounters, Release, Stopping};
 use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
@@ -279,4 +279,36 @@ fn queued_packets_stay_within_bounds_when_a_sender_stops() {
     let waiting: u64 = senders.iter().map(|sender| counters(&crew, sender.port).waiting).sum();
     let bytes = waiting * FRAME_BYTES as u64;
     assert!(waiting > 100 && bytes <= WAITING_BYTES_MAX, "{waiting} frames wait, {bytes} bytes");
+}
+
+#[test]
+fn a_ring_moves_while_its_packets_wait_and_each_is_counted_where_it_was_taken() {
+    let (mut crew, mut receiver, mut senders) = fan_in(3, &[0], 2);
+    let (ring, port) = (senders[0].tx_ring(), senders[0].port);
+    send(&mut senders[0], 5);
+    crew[0].visit(ring, 0);
+    assert_eq!((counters(&crew, port).waiting, crew[0].unpostponable()), (3, 0), "two found buffers");
+    let Release::Moving(moving) = crew[0].release_ring(ring, 2) else { panic!("it runs here") };
+    assert_eq!((crew[0].visit(ring, 0), crew[2].visit(ring, 0)), (0, 0), "it is on its way");
+    crew[2].adopt_ring(moving);
+    assert_eq!(crew[2].unpostponable(), 3, "what worker 0 counts as taken cannot count as not taken");
+    assert!(matches!(crew[2].release_ring(ring, 1), Release::Unsettled));
+    send(&mut senders[0], 1);
+    assert_eq!(crew[2].visit(ring, 0), 1);
+    assert_eq!(arrived(&mut receiver).len(), 2);
+    // Another worker than both homes delivers.
+    crew[1].drain(receiver.tx_ring());
+    assert_eq!(arrived(&mut receiver), [(2, 2), (2, 3)]);
+    crew[1].drain(receiver.tx_ring());
+    assert_eq!(arrived(&mut receiver), [(2, 4), (2, 0)], "the new home's is behind the old one's");
+    assert!(crew[0].take_returns() && crew[2].take_returns());
+    assert_eq!(senders[0].reclaim(), 1, "the new home does not know yet of what it did not fetch");
+    assert_eq!(crew[0].wakes() >> 2 & 1, 1);
+    let (home, copies) = crew[0].take_settled().unwrap();
+    crew[home].settle_copies(copies);
+    assert_eq!((home, senders[0].reclaim()), (2, 3));
+    let forwarded = |worker: usize| crew[worker].counters(port).unwrap().forwarded;
+    assert_eq!([0, 1, 2].map(forwarded), [5, 0, 1]);
+    assert!(crew.iter().all(|fabric| fabric.counters(port).unwrap().is_conserved()), "each by itself");
+    assert!(matches!(crew[2].release_ring(ring, 1), Release::Moving(_)));
 }

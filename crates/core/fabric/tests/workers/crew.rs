@@ -1,10 +1,11 @@
 //! A switch with several workers and its guests, executed one step at a time.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use lasthop_fabric::{
-    Capabilities, CaptureDirection, Fabric, PortCounters, RingId, Stopping, TapReader, Watch, tap,
+    Capabilities, CaptureDirection, Fabric, MovingRing, PortCounters, Release, RingId, SettledCopies,
+    Stopping, TapReader, Watch, tap,
 };
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
@@ -80,6 +81,13 @@ enum Visit {
     Copied(usize),
 }
 
+/// A message to a worker.
+enum Letter {
+    /// It becomes the home of this pair's transmit ring.
+    Adopt(usize, MovingRing),
+    Settle(SettledCopies),
+}
+
 /// One queue pair: its guest's side, its home, and the positions at which its stopped rings would continue.
 struct Pair {
     guest: TestGuest,
@@ -90,6 +98,8 @@ struct Pair {
     stopped: [Option<u16>; 2],
     /// Whether a stop of the ring has begun and is to be repeated.
     stopping: [bool; 2],
+    /// Whether the transmit ring is on its way to another home.
+    is_moving: bool,
 }
 
 impl Pair {
@@ -110,6 +120,7 @@ pub(crate) struct ModelSwitch {
     setup: Setup,
     deaths: u32,
     rests: u32,
+    pub(crate) moves: u32,
     /// A receive queue was opened while packets waited: packets of one flow may be in two queues.
     is_mixed: bool,
     /// Packets received and delivered by workers that quiesced before they died.
@@ -117,6 +128,8 @@ pub(crate) struct ModelSwitch {
     /// `None` while a caller on the stack uses the worker.
     workers: Vec<Option<Fabric>>,
     visits: Vec<Option<Visit>>,
+    /// The messages to each worker.
+    letters: Vec<VecDeque<Letter>>,
     pairs: Vec<Pair>,
     ports: Vec<PortId>,
     /// Last position by receiving pair and sender.
@@ -144,20 +157,24 @@ impl ModelSwitch {
                 let home = pairs.len() % setup.workers;
                 let kept = Arc::new(Mapping::anonymous(2 * Ledger::BYTES).unwrap());
                 let (stopped, stopping) = ([Some(0), Some(0)], [false; 2]);
-                pairs.push(Pair { guest, kept, home, next_number: 0, stopped, stopping });
+                let (next_number, is_moving) = (0, false);
+                pairs.push(Pair { guest, kept, home, next_number, stopped, stopping, is_moving });
             }
         }
         let (workers, visits, taps) = (Vec::new(), vec![None; setup.workers], Vec::new());
+        let letters = Vec::new();
         let (seen, received, now_ns, sights) = (HashMap::new(), 0, 0, HashMap::new());
-        let (setup, deaths, rests, is_mixed, past) = (setup.clone(), 0, 0, false, (0, 0));
+        let (setup, deaths, rests, moves, is_mixed, past) = (setup.clone(), 0, 0, 0, false, (0, 0));
         let mut crew = Self {
             setup,
             deaths,
             rests,
+            moves,
             is_mixed,
             past,
             workers,
             visits,
+            letters,
             pairs,
             ports,
             seen,
@@ -200,6 +217,8 @@ impl ModelSwitch {
             self.taps.push(reader);
         }
         self.workers = fabrics.into_iter().map(Some).collect();
+        self.letters = self.workers.iter().map(|_| VecDeque::new()).collect();
+        self.pairs.iter_mut().for_each(|pair| pair.is_moving = false); // those died on the way
     }
 
     /// All workers die in any state, and others take over.
@@ -223,7 +242,10 @@ impl ModelSwitch {
         }
         self.rests += 1;
         let worker = usize::from(how) % self.workers.len();
+        self.deliver_all();
         self.workers[worker].as_mut().unwrap().withdraw();
+        self.workers.iter_mut().flatten().for_each(|fabric| _ = fabric.take_returns());
+        self.deliver_all();
         self.workers.iter_mut().flatten().for_each(Fabric::postpone);
         self.check();
         assert_eq!(self.waiting(), 0);
@@ -273,15 +295,21 @@ impl ModelSwitch {
     /// Executes one step, which three numbers select.
     pub(crate) fn step(&mut self, [what, which, how]: [u16; 3]) {
         self.read_taps();
+        self.collect_letters();
         let pair = self.pick(which);
         let worker = usize::from(which) % self.workers.len();
         match what % 32 {
-            0..=8 => self.send(pair, how),
+            0..=7 => self.send(pair, how),
+            8 if how % 4 == 0 => self.deliver(worker),
+            8 => self.relocate(pair, usize::from(how) % self.workers.len()),
             9..=11 => self.pairs[pair].guest.post(u32::from(how % 24)),
             12..=16 => self.visit(pair, how % 3 == 0),
             17..=20 => self.go_on(worker),
             21..=23 => self.lose_core(pair, how),
-            24 => self.on(worker, |fabric, _| fabric.take_returns()),
+            24 => {
+                self.deliver(worker);
+                self.on(worker, |fabric, _| fabric.take_returns());
+            }
             25 => self.on(worker, |fabric, _| fabric.drain_waiting()),
             26 => {
                 let ring = self.pairs[pair].guest.tx_ring();
@@ -309,6 +337,62 @@ impl ModelSwitch {
         if let Some(fabric) = self.free(worker) {
             work(fabric, now_ns);
         }
+    }
+
+    /// The home of a transmit ring releases it to another worker.
+    fn relocate(&mut self, pair: usize, to: usize) {
+        let Pair { guest, home, stopped, stopping, .. } = &self.pairs[pair];
+        let (ring, home) = (guest.tx_ring(), *home);
+        let (is_stopped, is_stopping) = (stopped[1].is_some(), stopping[1]);
+        if home == to || self.pairs[pair].is_moving {
+            return;
+        }
+        let Some(fabric) = self.free(home) else { return };
+        match fabric.release_ring(ring, to) {
+            Release::Moving(moving) => {
+                assert!(!is_stopped && !is_stopping);
+                assert!(matches!(fabric.release_ring(ring, to), Release::NotHere));
+                self.letters[to].push_back(Letter::Adopt(pair, moving));
+                self.pairs[pair].is_moving = true;
+                self.moves += 1;
+            }
+            Release::NotHere => assert!(is_stopped),
+            Release::Stopping => assert!(is_stopping),
+            Release::Unsettled => {}
+        }
+    }
+
+    /// Takes the copies that workers want to tell others of. A worker is looked at when it asks for a wake-up.
+    fn collect_letters(&mut self) {
+        for fabric in self.workers.iter_mut().flatten() {
+            if fabric.wakes() == 0 {
+                continue;
+            }
+            while let Some((home, copies)) = fabric.take_settled() {
+                self.letters[home].push_back(Letter::Settle(copies));
+            }
+        }
+    }
+
+    /// A worker reads its messages.
+    fn deliver(&mut self, worker: usize) {
+        self.collect_letters();
+        while self.free(worker).is_some()
+            && let Some(letter) = self.letters[worker].pop_front()
+        {
+            let fabric = self.workers[worker].as_mut().unwrap();
+            match letter {
+                Letter::Settle(copies) => fabric.settle_copies(copies),
+                Letter::Adopt(pair, moving) => {
+                    fabric.adopt_ring(moving);
+                    (self.pairs[pair].home, self.pairs[pair].is_moving) = (worker, false);
+                }
+            }
+        }
+    }
+
+    fn deliver_all(&mut self) {
+        (0..self.workers.len()).for_each(|worker| self.deliver(worker));
     }
 
     fn send(&mut self, pair: usize, how: u16) {
@@ -405,9 +489,9 @@ impl ModelSwitch {
     }
 
     fn stop(&mut self, pair: usize, index: u16) {
-        let Pair { guest, home, stopped, .. } = &self.pairs[pair];
+        let Pair { guest, home, stopped, is_moving, .. } = &self.pairs[pair];
         let (port, queue, home) = (guest.port, guest.queue, *home);
-        if stopped[usize::from(index)].is_some() {
+        if stopped[usize::from(index)].is_some() || *is_moving {
             return;
         }
         self.receive(pair);
@@ -509,8 +593,13 @@ impl ModelSwitch {
     pub(crate) fn settle(&mut self) {
         (0..self.workers.len()).for_each(|worker| self.end_visit(worker));
         self.check();
+        self.deliver_all();
         for (pair, index) in (0..self.pairs.len()).flat_map(|pair| [(pair, 0), (pair, 1)]) {
             if self.pairs[pair].stopping[usize::from(index)] {
+                self.stop(pair, index);
+                // Other homes may have to count its packets.
+                self.workers.iter_mut().flatten().for_each(|fabric| _ = fabric.take_returns());
+                self.deliver_all();
                 self.stop(pair, index);
                 assert!(!self.pairs[pair].stopping[usize::from(index)], "nobody is at the ring any more");
             }
@@ -529,6 +618,7 @@ impl ModelSwitch {
                 fabric.take_returns();
                 fabric.drain_waiting();
             }
+            self.deliver_all();
             let waiting = self.waiting();
             if round > 3 && waiting == 0 {
                 break;

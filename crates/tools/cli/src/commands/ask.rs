@@ -10,7 +10,7 @@ use lasthop_api::port::Name;
 use lasthop_api::report::{
     FdbReport, FlushReport, StatsReport, SwitchList, SwitchReport, VersionReport, VlansReport, WorkersReport,
 };
-use lasthop_api::sched::{PolicyChange, SchedReport, SchedTrace};
+use lasthop_api::sched::{PolicyChange, QueueMove, QueuePlace, SchedReport, SchedTrace};
 use lasthop_api::switches::SwitchChange;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_supervisor::upgraded_text;
@@ -190,6 +190,12 @@ impl ApiRequest {
             SchedCommand::Trace => {
                 let trace: SchedTrace = ask(&self.dir, "sched.trace", &json!({}))?;
                 self.show(&trace, show::sched_trace)
+            }
+            SchedCommand::Move { queue: QueuePlace { port, queue }, worker } => {
+                let wanted = QueueMove { port, queue, worker };
+                let done: Value = ask(&self.dir, "sched.move", &wanted)?;
+                let QueueMove { port, queue, worker } = wanted;
+                self.show(&done, |_| format!("queue {queue} of {port} is served by worker {worker}"))
             }
             SchedCommand::Set { change } => {
                 let done: Value = ask(&self.dir, "sched.set", &change)?;

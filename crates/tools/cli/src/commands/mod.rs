@@ -30,7 +30,7 @@ use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::port::{Name, PortSpec, VnicForm};
-use lasthop_api::sched::PolicyChange;
+use lasthop_api::sched::{PolicyChange, QueuePlace};
 use lasthop_api::settings::{Settings, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE, rundir};
@@ -69,7 +69,7 @@ enum Command {
     /// Make, remove and list switches: ports of different switches never exchange a packet
     #[command(subcommand)]
     Switch(SwitchCommand),
-    /// Show the view of the host's scheduler, and set the policies that use it
+    /// Show which worker serves which queue, and move queues; show the view of the host's scheduler, and set its policies
     #[command(subcommand)]
     Sched(SchedCommand),
     /// Look for mistakes in a configuration file, all at once, without running it
@@ -292,10 +292,18 @@ enum SwitchCommand {
 
 #[derive(Debug, Subcommand)]
 enum SchedCommand {
-    /// Show whether there is a view, the threads of each guest, and how often each policy decided
+    /// Show which worker serves which queue, whether there is a view, the threads of each guest, and how often each policy decided
     Show,
     /// Show the last decisions of each worker, the oldest first
     Trace,
+    /// Move a queue (a receive and a transmit ring) to another worker while its guest runs; it stays there until the guest detaches
+    Move {
+        /// The queue: a vnic or port, and the number of its queue from 0 if it has several
+        #[arg(value_name = "VNIC[:QUEUE]")]
+        queue: QueuePlace,
+        /// The number of the worker, from 0
+        worker: usize,
+    },
     /// Set a policy until the service ends
     Set {
         /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain)

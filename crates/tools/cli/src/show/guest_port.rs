@@ -165,7 +165,7 @@ mod tests {
         let mut report = report("vm1,memory-max=64G,features-off=TSO4,storm-broadcast=1000,storm-unknown=50");
         report.features = vec!["CSUM".into(), "MQ".into()];
         let state = report.guest.as_mut().expect("a guest's port");
-        state.rings = vec![RingReport { index: 1, entries: 256, enabled: false, error: None }];
+        state.rings = vec![RingReport { index: 1, entries: 256, enabled: false, worker: None, error: None }];
         state.last_refusal = Some("front end sent nothing".into());
         let text = port(&report);
         for words in [

@@ -22,6 +22,13 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         policies.row([policy.name.clone(), policy.mode.clone(), used.to_owned()]);
     }
     let mut parts = vec![format!("{view}\n"), policies.text()];
+    if !report.queues.is_empty() {
+        let mut queues = Table::new(&["VNIC", ">QUEUE", ">WORKER"]);
+        for home in &report.queues {
+            queues.row([home.port.clone(), home.queue.to_string(), home.worker.to_string()]);
+        }
+        parts.push(queues.text());
+    }
     if !report.guests.is_empty() {
         let mut guests = Table::new(&["VNIC", "PROCESS", "KIND", "THREADS"]);
         report.guests.iter().for_each(|guest| guests.row(guest_row(guest)));

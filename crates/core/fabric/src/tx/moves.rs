@@ -1,0 +1,195 @@
+//! Moves a transmit ring to another home while its guest runs.
+//!
+//! ```text
+//!   old home   visit, visit, release ─┐                    a copy that waited is done: counted here ─┐
+//!   new home                          └─> adopt, visit, visit, ...                                   └─> chain: settled here
+//! ```
+//!
+//! The whole state of the ring moves between two visits: positions, ledger, side table, postponed and detached packets.
+//! So nothing is fetched twice, and a successor of a killed device finds the same ledger as without a move. Copies that
+//! wait for slow receivers are not waited for. Their references still name the old home. It counts them, since it counted
+//! their packets, so each worker's counters are conserved by themselves. Then it tells the new home, which completes the
+//! chains. A ring with such copies does not move once more; they are done within [`WAITING_NS_MAX`](crate::bounds::WAITING_NS_MAX).
+
+use std::collections::HashSet;
+
+use lasthop_module_api::PortId;
+
+use crate::reference::{Attempt, PacketRef};
+use crate::tx::senders::Senders;
+use crate::tx::tx_queue::TxQueue;
+use crate::{Fabric, RingId};
+
+/// A transmit ring on its way to another home. Its guest gets nothing back until [`Fabric::adopt_ring`].
+#[derive(Debug)]
+pub struct MovingRing {
+    ring: RingId,
+    queue: Box<TxQueue>,
+}
+
+/// The answer to [`Fabric::release_ring`].
+#[derive(Debug)]
+pub enum Release {
+    /// The ring left this home.
+    Moving(MovingRing),
+    /// It does not run here.
+    NotHere,
+    /// It is being stopped.
+    Stopping,
+    /// Packets that an earlier home took are not finished.
+    Unsettled,
+}
+
+/// Copies that an old home has counted; the new home settles their chains.
+#[derive(Debug)]
+pub struct SettledCopies(Vec<SettledCopy>);
+
+#[derive(Clone, Copy, Debug)]
+struct SettledCopy {
+    packet: PacketRef,
+    /// A slow receiver dropped it.
+    is_slow: bool,
+}
+
+/// The rings that left a worker while packets of theirs that it took are not finished. Both lists are bounded by
+/// [`crate::bounds::LENT_PACKETS_MAX`]: each entry stands for packets that the worker has lent.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    rings: Vec<MovedRing>,
+    /// Copies that are counted, and the homes of their rings, which do not know yet.
+    settled: Vec<(u8, SettledCopy)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct MovedRing {
+    ring: RingId,
+    home: u8,
+    /// Copies that still wait.
+    left: u32,
+}
+
+impl Moved {
+    /// Whether the ring of a packet of this worker has moved away.
+    #[inline]
+    pub(crate) fn is_of_one(&self, packet: PacketRef) -> bool {
+        !self.rings.is_empty() && self.rings.iter().any(|moved| moved.ring == packet.ring())
+    }
+
+    /// The homes that have to be told of settled copies, as bits.
+    #[inline]
+    pub(crate) fn told(&self) -> u64 {
+        self.settled.iter().fold(0, |bits, (home, _)| bits | 1 << home)
+    }
+
+    /// Notes that a copy is counted. Returns the home of its ring.
+    fn settle(&mut self, packet: PacketRef, is_slow: bool) -> Option<u8> {
+        let at = self.rings.iter().position(|moved| moved.ring == packet.ring())?;
+        let moved = &mut self.rings[at];
+        let home = moved.home;
+        moved.left -= 1;
+        if moved.left == 0 {
+            self.rings.swap_remove(at);
+        }
+        self.settled.push((home, SettledCopy { packet, is_slow }));
+        Some(home)
+    }
+}
+
+impl TxQueue {
+    /// Prepares the move to another home. Returns the number of copies that wait; their home stays the old one.
+    fn leave_home(&mut self) -> u32 {
+        self.dirty = false;
+        self.elsewhere = u32::from(self.waiting) + u32::from(self.detached());
+        if self.elsewhere > 0 {
+            // The old home has counted them as taken, so the new one cannot count them as not taken.
+            let next: HashSet<u16> = self.postponement.next.iter().copied().collect();
+            let waiting: Vec<u16> = self.ring.marked().filter(|head| !next.contains(head)).collect();
+            waiting.into_iter().for_each(|head| self.postponement.forget(head));
+        }
+        self.elsewhere
+    }
+}
+
+impl Senders {
+    /// As `settle_waiting`, for a packet of a ring that has moved away.
+    #[cold]
+    pub(crate) fn settle_moved(&mut self, packet: PacketRef, attempt: Attempt) {
+        self.end_waiting(packet);
+        if let Some(counters) = self.counters_of(packet) {
+            counters.settle(attempt);
+        }
+        if let Some(home) = self.moved.settle(packet, attempt.is_slow()) {
+            self.note_news_for(home);
+        }
+    }
+
+    fn release(&mut self, ring: RingId, home: u8) -> Option<MovingRing> {
+        let slot = self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?;
+        let mut queue = Box::new(slot.take()?);
+        let left = queue.leave_home();
+        if left > 0 {
+            self.moved.rings.push(MovedRing { ring, home, left });
+        }
+        Some(MovingRing { ring, queue })
+    }
+
+    fn adopt(&mut self, MovingRing { ring, queue }: MovingRing) {
+        let sender = self.get_mut(ring.port);
+        if let Some(slot) = sender.and_then(|sender| sender.queues.get_mut(usize::from(ring.queue))) {
+            *slot = Some(*queue);
+        }
+        self.mark_dirty(ring);
+    }
+
+    fn settle_copy(&mut self, SettledCopy { packet, is_slow }: SettledCopy) {
+        let ring = packet.ring();
+        let Some(queue) = self.queue_mut(ring) else { return };
+        queue.elsewhere -= 1;
+        if packet.is_detached() {
+            return self.free_detached(packet);
+        }
+        queue.end_waiting(packet.head);
+        if queue.settle(packet.head, || is_slow) {
+            self.note_completed(ring);
+        }
+    }
+}
+
+impl Fabric {
+    /// Releases a transmit ring whose home is here, for worker `home` to adopt. Its packets that wait for receivers
+    /// stay where they are, in order. The caller passes the ring on: no fabric knows it meanwhile.
+    pub fn release_ring(&mut self, ring: RingId, home: usize) -> Release {
+        self.take_returns();
+        self.publish();
+        let Some(queue) = self.senders.queue_mut(ring).filter(|_| ring.port != PortId::INTERNAL) else {
+            return Release::NotHere;
+        };
+        match (queue.closed, queue.elsewhere) {
+            (true, _) => Release::Stopping,
+            // The number is below WORKERS_MAX.
+            (false, 0) => self.senders.release(ring, home as u8).map_or(Release::NotHere, Release::Moving),
+            (false, _) => Release::Unsettled,
+        }
+    }
+
+    /// Makes this fabric the home of a ring that another one has released. It goes on at the next chain.
+    pub fn adopt_ring(&mut self, moving: MovingRing) {
+        self.senders.adopt(moving);
+        self.publish();
+    }
+
+    /// Takes copies that this worker has counted and whose chains another worker settles, and that worker's number.
+    /// [`Self::wakes`] tells when there are some.
+    pub fn take_settled(&mut self) -> Option<(usize, SettledCopies)> {
+        let settled = &mut self.senders.moved.settled;
+        let home = settled.first()?.0;
+        let of_home = settled.extract_if(.., |(to, _)| *to == home).map(|(_, copy)| copy).collect();
+        Some((usize::from(home), SettledCopies(of_home)))
+    }
+
+    /// Settles the chains of copies that an earlier home of their rings has counted.
+    pub fn settle_copies(&mut self, copies: SettledCopies) {
+        copies.0.into_iter().for_each(|copy| self.senders.settle_copy(copy));
+        self.publish();
+    }
+}
