@@ -66,7 +66,7 @@ fn touched_memory_is_in_huge_pages_and_the_next_mapping_uses_them() {
     for begin in (0..WORDS / each).step_by(100) {
         words.touch(begin as u32..begin as u32 + 100, each);
     }
-    assert_eq!(mapped_kib(&mapping), (3 * HUGE >> 10, BYTES - PAGE >> 10));
+    assert_eq!(mapped_kib(&mapping), (3 * HUGE / 1024, (BYTES - PAGE) / 1024));
     assert!(words.atomics().iter().all(|word| word.load(std::sync::atomic::Ordering::Relaxed) == 7));
     drop((mapping, words));
     let (mapping, words) = mapped(&file, true);
@@ -74,7 +74,7 @@ fn touched_memory_is_in_huge_pages_and_the_next_mapping_uses_them() {
     assert_eq!(words.read(WORDS / 2), 7);
     words.publish(WORDS / 4, 8);
     let (huge, all) = mapped_kib(&mapping);
-    assert_eq!((huge, all), (2 * HUGE >> 10, 2 * HUGE >> 10), "by the accesses alone");
+    assert_eq!((huge, all), (2 * HUGE / 1024, 2 * HUGE / 1024), "by the accesses alone");
 }
 
 #[test]
@@ -88,5 +88,5 @@ fn small_pages_stay_small_unless_asked() {
             !text.contains("[never]") && !text.contains("[deny]") && !text.contains("[advise]")
         });
     assert!(is_forced || huge == 0, "{huge} KiB");
-    assert_eq!(all, BYTES - PAGE >> 10);
+    assert_eq!(all, (BYTES - PAGE) / 1024);
 }
