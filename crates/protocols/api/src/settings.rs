@@ -44,7 +44,7 @@ pub struct Settings {
     #[arg(long, value_name = "packets=N,kib=N,rate=N")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub upcalls: Option<UpcallBounds>,
-    /// Threads that move packets, 1 to 16; under light load only the first one works [default: one for each CPU of --cpus; without
+    /// Threads that move packets, 1 to 64; under light load only the first one works [default: one for each CPU of --cpus; without
     /// it 2, or 1 with fewer than 4 CPUs]
     #[arg(long, value_name = "N")]
     pub workers: Option<Workers>,

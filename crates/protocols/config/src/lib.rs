@@ -399,7 +399,7 @@ mod tests {
             ("fdb-entries = 63", 1, "64 to 1048576"),
             ("fdb-entries = -1", 1, "64 to 1048576"),
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
-            ("workers = 17", 1, "workers must be a whole number from 1 to 16"),
+            ("workers = 65", 1, "workers must be a whole number from 1 to 64"),
             ("sandbox = \"on\"", 1, "none of auto, strict, off"),
             ("worker = 2", 1, "did you mean \"workers\""),
             ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
