@@ -458,9 +458,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves queue pair `pair` of a port to worker `worker`, while its guest runs: no packet is lost, repeated or overtaken.
-    /// It stays there until its guest detaches. Two moves of a pair within
-    /// [`WAITING_NS_MAX`](lasthop_fabric::bounds::WAITING_NS_MAX) may be refused.
+    /// Moves queue pair `pair` of a port to worker `worker`, while its guest runs: no packet is lost or repeated, and none
+    /// of an installed flow is overtaken; packets on their way through the control plane may be. It stays there until its
+    /// guest detaches. Two moves of a pair within [`WAITING_NS_MAX`](lasthop_fabric::bounds::WAITING_NS_MAX) may be
+    /// refused.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::NoSuchPair`], [`EngineError::NoSuchWorker`], [`EngineError::NotRunning`],

@@ -107,7 +107,7 @@ impl Driver {
         if self.ports.contains_key(&id) {
             return Err(DriverError::PortExists(id));
         }
-        let (spare, memory) = sort(&facts, device)?;
+        let (spare, memory) = checked_device(&facts, device)?;
         let port = AttachedPort {
             facts,
             vnic: None,
@@ -162,7 +162,7 @@ impl Driver {
         facts: DeviceFacts,
         device: Vec<OwnedFd>,
     ) -> Result<(), DriverError> {
-        let (spare, memory) = sort(&facts, device)?;
+        let (spare, memory) = checked_device(&facts, device)?;
         let wanted = needs(&facts)?;
         self.recall(id)?;
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
@@ -310,7 +310,7 @@ fn settled(mut counters: DriverCounters) -> DriverCounters {
 }
 
 /// Checks a device, and separates its queues' descriptors from the memory of XDP sockets, which comes last.
-fn sort(
+fn checked_device(
     facts: &DeviceFacts,
     mut device: Vec<OwnedFd>,
 ) -> Result<(Vec<OwnedFd>, Option<OwnedFd>), DriverError> {

@@ -100,11 +100,11 @@ impl Vnic {
         let mut plan = Plan::default();
         let arenas: Vec<_> =
             (0..options.queue_pairs).map(|_| plan.area(u64::from(options.arena_bytes))).collect();
-        let mut place = |offset| {
+        let place = |offset| {
             let arena = Segment { offset, len: options.arena_bytes, region: 0 };
             PairPlace { rx: plan.ring(options.rx_entries), tx: plan.ring(options.tx_entries), arena }
         };
-        let pairs = arenas.into_iter().map(&mut place).collect();
+        let pairs = arenas.into_iter().map(place).collect();
         let (len_bytes, front) = (plan.len_bytes(), FrontEnd::new(stream)?);
         let memory = match file {
             Some(file) => Memory::of_file(file, len_bytes)?,
