@@ -78,8 +78,6 @@ fn guests_do_not_notice_moves_and_deaths_amid_them() {
         Talker::start(guest_with(&switch, "one", with(ONE)), ONE, TWO),
         Talker::start(guest_with(&switch, "two", with(TWO)), TWO, ONE),
     ];
-    // Before the first move: first packets of a flow may overtake each other at one.
-    talkers.iter().for_each(|talker| talker.hear(500));
     let (moves, is_over) = (AtomicU32::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {

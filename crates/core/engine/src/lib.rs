@@ -192,6 +192,9 @@ pub enum EngineError {
         "packets that queue pair {1} of port {0} sent before its last move wait for slow receivers; move it again in a second"
     )]
     StillMoving(PortId, u16),
+    /// The control plane has packets of the port, which takes none until the move is tried again.
+    #[error("packets of port {0} are with the control plane; move its queue pair {1} again in a millisecond")]
+    AwaitsAnswers(PortId, u16),
     /// There is no such queue pair.
     #[error("port {0} has no queue pair {1}; it has {2}, the first is 0")]
     NoSuchPair(PortId, u16, u16),
@@ -458,14 +461,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves queue pair `pair` of a port to worker `worker`, while its guest runs: no packet is lost or repeated, and none
-    /// of an installed flow is overtaken; packets on their way through the control plane may be. It stays there until its
-    /// guest detaches. Two moves of a pair within [`WAITING_NS_MAX`](lasthop_fabric::bounds::WAITING_NS_MAX) may be
-    /// refused.
+    /// Moves queue pair `pair` of a port to worker `worker`, while its guest runs: no packet is lost, repeated or overtaken.
+    /// It stays there until its guest detaches. Two moves of a pair within
+    /// [`WAITING_NS_MAX`](lasthop_fabric::bounds::WAITING_NS_MAX) may be refused. While the control plane has packets of
+    /// the port, the move has to be tried again: by then the port's packets at the old home wait, so that these get through
+    /// in a bounded time.
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::NoSuchPair`], [`EngineError::NoSuchWorker`], [`EngineError::NotRunning`],
-    /// [`EngineError::PairStops`], [`EngineError::StillMoving`], [`EngineError::NoAnswer`]: by the old home, and the pair
+    /// [`EngineError::PairStops`], [`EngineError::StillMoving`], [`EngineError::AwaitsAnswers`], [`EngineError::NoAnswer`]: by the old home, and the pair
     /// stays; or by the new home, which gets it later.
     pub fn move_pair(&self, port: PortId, pair: u16, worker: usize) -> Result<(), EngineError> {
         let pairs = self.table().get(port).map(|record| record.config.queue_pairs);

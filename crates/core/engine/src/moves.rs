@@ -53,6 +53,8 @@ pub(crate) enum Refusal {
     Stopping,
     /// Packets that an earlier home took wait for receivers.
     Unsettled,
+    /// The control plane has packets of the port.
+    Unanswered,
 }
 
 impl Refusal {
@@ -61,6 +63,7 @@ impl Refusal {
             Self::NotRunning => EngineError::NotRunning(port, pair),
             Self::Stopping => EngineError::PairStops(port, pair),
             Self::Unsettled => EngineError::StillMoving(port, pair),
+            Self::Unanswered => EngineError::AwaitsAnswers(port, pair),
         }
     }
 }
@@ -77,11 +80,12 @@ impl Worker {
         if self.is_still() || self.has_failed(port) {
             return Err(Refusal::Stopping);
         }
-        let transmit = match self.fabric.release_ring(ring, to) {
+        let transmit = match self.fabric.release_ring(ring, to, now_ns(self.started)) {
             Release::Moving(moving) => Some(moving),
             Release::NotHere => None,
             Release::Stopping => return Err(Refusal::Stopping),
             Release::Unsettled => return Err(Refusal::Unsettled),
+            Release::Unanswered => return Err(Refusal::Unanswered),
         };
         self.flush_signals();
         self.send_signals();

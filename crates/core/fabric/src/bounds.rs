@@ -66,6 +66,9 @@ pub const WAITING_PACKETS_MAX: usize = 256;
 pub const WAITING_BYTES_MAX: u64 = 8 << 20;
 /// Time in ns that a packet waits for buffers: longer than a receiver's vCPU is usually off its core.
 pub const WAITING_NS_MAX: u64 = 300_000_000;
+/// Time in ns after a try to move a ring of a port for which the port's rings are paused, if the control plane has
+/// packets of theirs. The next try is expected much earlier, but its thread may be kept from the CPU.
+pub const LEAVING_NS_MAX: u64 = 100_000_000;
 /// Share of one sender's ring that may wait for slow receivers, in 1/4.
 pub const WAITING_SHARE_QUARTERS: u16 = 3;
 /// Detached packets of one port: as many as may wait for one receiver. A port's queue pairs share them evenly.

@@ -288,13 +288,14 @@ impl Fabric {
         }
     }
 
-    /// Resumes a ring that the module had paused, if the module no longer needs the pause.
+    /// Resumes a ring that was paused, if neither the module nor a move needs the pause any longer.
     fn resume(&mut self, ring: RingId, now_ns: u64) {
         let worker = self.worker();
         if let Some(queue) = self.senders.queue_mut(ring)
             && queue.paused
         {
-            queue.paused = self.module.keeps_paused(ring.port, worker, now_ns);
+            queue.paused =
+                now_ns < queue.leaving_until_ns || self.module.keeps_paused(ring.port, worker, now_ns);
         }
     }
 

@@ -328,6 +328,13 @@ pub trait Module: Send + Sync {
         let _ = (port, worker, now_ns);
         false
     }
+    /// Whether the control plane has none of the packets of `port` that worker `worker` took, so that another worker may
+    /// take the next ones without overtaking them. Asked before a ring of the port moves. While it says no, this worker
+    /// takes no packets of the port; it has to say yes within a bounded time.
+    fn may_leave(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        let _ = (port, worker, now_ns);
+        true
+    }
     /// An upcall is handed over as one more packet, with the same ticket as the others. The fabric calls this before it
     /// hands that packet over.
     fn upcall_split(&self, upcall: &Upcall) {

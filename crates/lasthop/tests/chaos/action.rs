@@ -42,7 +42,9 @@ pub(crate) enum Action {
     Garbage(u64),
     /// Messages with descriptors of all kinds to a vnic, from this seed.
     Rogue(u64),
-    /// The switch process is killed.
+    /// A queue pair of the vnic moves to another worker; two numbers choose them.
+    Move(u16, u64),
+    /// The switch process is killed while a queue pair moves, or not.
     Death,
 }
 
@@ -60,7 +62,7 @@ pub(crate) fn has_standby(seed: u64) -> bool {
 impl Action {
     /// The next action, its guest (from 1), and the pause after it.
     pub(crate) fn next(random: &mut Random, guests: u8, may_die: bool) -> (Self, u8, Duration) {
-        let action = match random.below(20) {
+        let action = match random.below(23) {
             0 | 1 => Self::Kill,
             2 | 3 => Self::Stop(100 + random.below(900)),
             4 => Self::Reconnect,
@@ -73,6 +75,7 @@ impl Action {
             14 => Self::Half,
             15 | 16 => Self::Link(random.below(60)),
             19 => Self::Rogue(random.next()),
+            20..=22 => Self::Move(random.below(2) as u16, random.next()),
             17 if may_die => Self::Death,
             _ => Self::Garbage(random.next()),
         };
@@ -96,6 +99,7 @@ impl Action {
             Self::Half => "half",
             Self::Garbage(_) => "garbage",
             Self::Rogue(_) => "rogue",
+            Self::Move(..) => "move",
             Self::Death => "death",
         }
     }

@@ -219,6 +219,7 @@ impl Storm {
                 self.switch.ask(&["vnic", "set", &vnic(guest), "link=up"]).ok();
             }
             Action::Death => self.kill_switch(),
+            Action::Move(queue, number) => self.relocate(guest, queue, number),
             Action::Look => self.look(guest),
             Action::Half => self.strangers(guest).into_iter().for_each(half),
             Action::Garbage(seed) => {
@@ -277,6 +278,14 @@ impl Storm {
     fn strangers(&self, guest: u8) -> Vec<UnixStream> {
         let names = [NOBODY.to_owned(), vnic(guest)];
         names.iter().map(|name| self.switch.connect(&format!("{name}.sock"))).collect()
+    }
+
+    /// Moves a queue pair of a guest, which may be about to start or stop it.
+    fn relocate(&self, guest: u8, queue: u16, number: u64) {
+        let worker = (number % u64::from(self.plan.workers)).to_string();
+        let moved = self.switch.ask(&["sched", "move", &format!("{}:{queue}", vnic(guest)), &worker]);
+        let expected = ["has not started it", "being stopped", "slow receivers", "it has one queue"];
+        assert!(moved.code == Some(0) || expected.iter().any(|why| moved.err.contains(why)), "{moved:?}");
     }
 
     fn look(&self, guest: u8) {

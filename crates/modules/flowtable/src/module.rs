@@ -356,6 +356,12 @@ impl Module for FlowModule {
         own.local.pending.keeps_paused(&self.table.shared.tickets, port, now_ns)
     }
 
+    fn may_leave(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        let own = self.states.get(worker).map(|own| own.try_lock());
+        let Some(Ok(mut own)) = own else { return true };
+        own.local.pending.are_settled(&self.table.shared.tickets, port, now_ns)
+    }
+
     fn upcall_split(&self, upcall: &Upcall) {
         if upcall.origin == self.origin.load(Ordering::Relaxed) {
             self.table.shared.tickets.add(Ticket(upcall.ticket));

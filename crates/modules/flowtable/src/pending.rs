@@ -284,6 +284,25 @@ impl Pending {
         may_go
     }
 
+    /// Whether all packets of `port` are settled. Those that the control plane had for too long may be overtaken from now
+    /// on, if none of them is being sent.
+    #[cold]
+    pub(crate) fn are_settled(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
+        let mut are_settled = true;
+        let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
+        for at in places {
+            if !self.places[at].is_taken || self.places[at].port != port.0 {
+                continue;
+            }
+            if !self.is_any_on_the_way(tickets, at) {
+                self.free(at);
+            } else {
+                are_settled &= self.is_overdue_by(0, at, now_ns) && self.forget(tickets, at);
+            }
+        }
+        are_settled
+    }
+
     /// Frees a slot with unsettled packets, which count as overtaken from now on. Returns false while one of them is
     /// being sent.
     fn forget(&mut self, tickets: &Tickets, at: usize) -> bool {
@@ -491,6 +510,25 @@ mod tests {
         assert!(tickets.is_overtaken(other) && pending.taken == 0);
         assert!(tickets.is_overtaken(first) && !tickets.is_overtaken(Ticket::NONE));
         assert_eq!(pending.turn(&tickets, 5, PENDING_NS_MAX + 2), Turn::Now);
+    }
+
+    #[test]
+    fn a_port_is_settled_when_its_packets_are_or_are_overdue() {
+        let (tickets, mut pending) = (Tickets::new(), pending(0));
+        let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
+        let behind = pending.enter(&tickets, of(5), 1).expect("there is room");
+        assert!(pending.are_settled(&tickets, PortId(2), 1), "it has none");
+        tickets.settle(ticket);
+        assert!(!pending.are_settled(&tickets, PortId(1), 1));
+        tickets.settle(behind);
+        assert!(pending.are_settled(&tickets, PortId(1), 1) && !pending.is_any());
+        let late = pending.enter(&tickets, of(6), 1).expect("there is room");
+        assert!(!pending.are_settled(&tickets, PortId(1), PENDING_NS_MAX));
+        assert!(tickets.begin(late) && !pending.are_settled(&tickets, PortId(1), 1 + PENDING_NS_MAX));
+        tickets.add(late);
+        tickets.done(late);
+        assert!(pending.are_settled(&tickets, PortId(1), 1 + PENDING_NS_MAX));
+        assert!(!tickets.begin(late), "it may be overtaken");
     }
 
     #[test]

@@ -158,6 +158,10 @@ impl Module for Switches {
         }
     }
 
+    fn may_leave(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
+        self.module_of(port).is_none_or(|module| module.may_leave(port, worker, now_ns))
+    }
+
     fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
         self.module_of(port).is_some_and(|module| module.keeps_paused(port, worker, now_ns))
     }

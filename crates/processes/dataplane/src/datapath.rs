@@ -29,6 +29,7 @@ use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 
+use super::queue_moves::Obstacle;
 use super::switches::NamedSwitches;
 
 /// The engine and the names of its ports.
@@ -237,27 +238,9 @@ impl Datapath {
     }
 
     /// Moves a queue pair of a port to another worker.
-    pub(super) fn move_queue(&self, wanted: &QueueMove) -> Result<(), Fault> {
-        let QueueMove { port, queue, worker } = wanted;
-        self.engine.move_pair(self.find(port)?, *queue, *worker).map_err(|error| {
-            let why = match error {
-                EngineError::NoSuchPair(_, _, 1) => "it has one queue, 0".to_owned(),
-                EngineError::NoSuchPair(_, _, queues) => format!("its queues are 0 to {}", queues - 1),
-                EngineError::NoSuchWorker(_, workers) => {
-                    format!("the workers are 0 to {}; `lasthop run --workers` sets their number", workers - 1)
-                }
-                EngineError::NotRunning(..) => {
-                    "the guest has not started it; start the guest's driver, or choose a queue of lasthop sched show"
-                        .to_owned()
-                }
-                EngineError::PairStops(..) => "it is being stopped; try again once it runs".to_owned(),
-                EngineError::StillMoving(..) => {
-                    "packets from before its last move still wait for slow receivers; try again in a second".to_owned()
-                }
-                error => return refused(error),
-            };
-            Fault::refused(format!("queue {queue} of \"{port}\" cannot move to worker {worker}: {why}"))
-        })
+    pub(super) fn move_queue(&self, wanted: &QueueMove) -> Result<(), Obstacle> {
+        let port = self.find(&wanted.port).map_err(Obstacle::NoPort)?;
+        self.engine.move_pair(port, wanted.queue, wanted.worker).map_err(Obstacle::Engine)
     }
 
     /// Moves a port back to the switch that it belongs to.

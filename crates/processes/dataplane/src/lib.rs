@@ -27,6 +27,7 @@ mod interface;
 mod keeper;
 mod port_requests;
 mod profiles;
+mod queue_moves;
 mod reports;
 mod scheduler;
 mod sessions;
@@ -63,6 +64,7 @@ use datapath::Datapath;
 use interface::{Interface, Numbers};
 use keeper::Keeper;
 use profiles::{ProfileTerms, Profiles};
+use queue_moves::WaitingMoves;
 use reports::{Flushed, Reports};
 use sessions::{Arrival, Sessions};
 use succession::{PendingSuccessors, Quiescing, SessionFds};
@@ -105,6 +107,7 @@ pub fn run(settings: &SwitchSettings) -> Result<(), Fault> {
         sessions: Sessions::new(reports, watch),
         captures: Captures::default(),
         profiles: Profiles::default(),
+        moves: WaitingMoves::default(),
         quiescing: None,
         brought: SessionFds::default(),
         pending_successors: PendingSuccessors::default(),
@@ -173,6 +176,7 @@ struct Switch {
     /// Dropped before the engine, too.
     profiles: Profiles,
     datapath: Datapath,
+    moves: WaitingMoves,
     quiescing: Option<Quiescing>,
     brought: SessionFds,
     stage: Stage,
@@ -211,6 +215,7 @@ impl Switch {
         if self.stage == Stage::Serving {
             let _turn = turns.begin(CLIENTS);
             self.interface.finish(&mut self.datapath);
+            self.try_moves();
         }
         for report in self.interface.take_reports() {
             self.reports.report(&report);
@@ -227,7 +232,7 @@ impl Switch {
         let due = earlier(self.reports.due(), self.quiescing.map(|_| Quiescing::due()));
         match self.stage {
             Stage::Resting => self.channel_poller.wait(due),
-            _ => self.poller.wait(earlier(due, self.interface.due())),
+            _ => self.poller.wait(earlier(due, earlier(self.moves.due(), self.interface.due()))),
         }
     }
 
@@ -310,7 +315,7 @@ impl Switch {
                 let fds = fds.unwrap_or_default();
                 self.datapath.see_scheduler(fds, &policies, &guests).map(|()| Answer::Done)
             }
-            Order::MoveQueue(wanted) => self.datapath.move_queue(&wanted).map(|()| Answer::Done),
+            Order::MoveQueue(wanted) => return self.move_queue(id, wanted),
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
             Order::Explain { spec, consultations } => {
                 self.explain(&spec, &consultations).map(|explained| Answer::Explained(Box::new(explained)))

@@ -73,6 +73,7 @@ impl Switch {
         for port in self.sessions.restless() {
             info!(limited = true, port:% = port; "port {port}: its front end stays in the middle of a message, so its session cannot be taken over: its guest will have to connect again");
         }
+        self.refuse_moves();
         self.stage = Stage::Resting;
         self.datapath.quiesce()?;
         self.datapath.rest(REST_PATIENCE)

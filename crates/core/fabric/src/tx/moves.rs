@@ -10,11 +10,15 @@
 //! wait for slow receivers are not waited for. Their references still name the old home. It counts them, since it counted
 //! their packets, so each worker's counters are conserved by themselves. Then it tells the new home, which completes the
 //! chains. A ring with such copies does not move once more; they are done within [`WAITING_NS_MAX`](crate::bounds::WAITING_NS_MAX).
+//!
+//! Packets that the control plane has are waited for: it gets those of two workers by two ways, on which they could
+//! overtake each other. Meanwhile the port's rings at the old home are paused.
 
 use std::collections::HashSet;
 
 use lasthop_module_api::PortId;
 
+use crate::bounds::LEAVING_NS_MAX;
 use crate::reference::{Attempt, PacketRef};
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
@@ -38,6 +42,9 @@ pub enum Release {
     Stopping,
     /// Packets that an earlier home took are not finished.
     Unsettled,
+    /// The control plane has packets of the port. Its rings here take none until the next try, for
+    /// [`LEAVING_NS_MAX`] at most.
+    Unanswered,
 }
 
 /// Copies that an old home has counted; the new home settles their chains.
@@ -98,7 +105,7 @@ impl Moved {
 impl TxQueue {
     /// Prepares the move to another home. Returns the number of copies that wait; their home stays the old one.
     fn leave_home(&mut self) -> u32 {
-        self.dirty = false;
+        (self.dirty, self.paused) = (false, false);
         self.elsewhere = u32::from(self.waiting) + u32::from(self.detached());
         if self.elsewhere > 0 {
             // The old home has counted them as taken, so the new one cannot count them as not taken.
@@ -124,13 +131,21 @@ impl Senders {
     }
 
     fn release(&mut self, ring: RingId, home: u8) -> Option<MovingRing> {
-        let slot = self.get_mut(ring.port)?.queues.get_mut(usize::from(ring.queue))?;
+        let queues = &mut self.get_mut(ring.port)?.queues;
+        queues.iter_mut().flatten().for_each(|queue| queue.leaving_until_ns = 0);
+        let slot = queues.get_mut(usize::from(ring.queue))?;
         let mut queue = Box::new(slot.take()?);
         let left = queue.leave_home();
         if left > 0 {
             self.moved.rings.push(MovedRing { ring, home, left });
         }
         Some(MovingRing { ring, queue })
+    }
+
+    /// Takes no packets from the rings of a port for a while.
+    fn pause_port(&mut self, port: PortId, until_ns: u64) {
+        let queues = self.get_mut(port).into_iter().flat_map(|sender| sender.queues.iter_mut().flatten());
+        queues.for_each(|queue| (queue.paused, queue.leaving_until_ns) = (true, until_ns));
     }
 
     fn adopt(&mut self, MovingRing { ring, queue }: MovingRing) {
@@ -158,18 +173,24 @@ impl Senders {
 impl Fabric {
     /// Releases a transmit ring whose home is here, for worker `home` to adopt. Its packets that wait for receivers
     /// stay where they are, in order. The caller passes the ring on: no fabric knows it meanwhile.
-    pub fn release_ring(&mut self, ring: RingId, home: usize) -> Release {
+    pub fn release_ring(&mut self, ring: RingId, home: usize, now_ns: u64) -> Release {
         self.take_returns();
         self.publish();
         let Some(queue) = self.senders.queue_mut(ring).filter(|_| ring.port != PortId::INTERNAL) else {
             return Release::NotHere;
         };
-        match (queue.closed, queue.elsewhere) {
-            (true, _) => Release::Stopping,
-            // The number is below WORKERS_MAX.
-            (false, 0) => self.senders.release(ring, home as u8).map_or(Release::NotHere, Release::Moving),
-            (false, _) => Release::Unsettled,
+        if queue.closed {
+            return Release::Stopping;
         }
+        if queue.elsewhere > 0 {
+            return Release::Unsettled;
+        }
+        if !self.module.may_leave(ring.port, self.worker(), now_ns) {
+            self.senders.pause_port(ring.port, now_ns + LEAVING_NS_MAX);
+            return Release::Unanswered;
+        }
+        // The number is below WORKERS_MAX.
+        self.senders.release(ring, home as u8).map_or(Release::NotHere, Release::Moving)
     }
 
     /// Makes this fabric the home of a ring that another one has released. It goes on at the next chain.

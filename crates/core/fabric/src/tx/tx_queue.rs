@@ -30,6 +30,8 @@ pub(crate) struct TxQueue {
     pub(crate) closed: bool,
     /// The module paused the ring: no chains are taken.
     pub(crate) paused: bool,
+    /// Until then the ring is paused, since a ring of its port is to move; 0 for none.
+    pub(crate) leaving_until_ns: u64,
     pub(crate) hint: u16,
     /// Further memory pieces of chains that are not charged yet.
     pub(crate) pieces: u64,
@@ -76,6 +78,7 @@ impl TxQueue {
             blocked,
             closed,
             paused,
+            leaving_until_ns: 0,
             hint: 0,
             pieces: 0,
             postponement,

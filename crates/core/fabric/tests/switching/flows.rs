@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::support::{TestGuest, assert_conserved, everything, frame};
 use crate::tcp::tcp_frame;
-use lasthop_fabric::{Fabric, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
+use lasthop_fabric::bounds::LEAVING_NS_MAX;
+use lasthop_fabric::{Fabric, Release, UpcallLimits, UpcallReader, UpcallRecord, upcalls};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Userspace};
 use lasthop_flowtable::bounds::{PENDING_NS_MAX, PENDING_PACKETS_MAX};
 use lasthop_flowtable::{Execution, FlowModule, FlowSpec};
@@ -171,6 +172,57 @@ fn nothing_passes_a_packet_that_is_just_being_sent() {
     switch.module.set_asked(false);
     switch.send(4, 4..5, PENDING_NS_MAX);
     assert_eq!(dropped(&switch), [2, 1], "by what stands in");
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+/// Tries to move the ring of guest 1, to where it is. Returns whether it moved.
+fn relocate(switch: &mut Switch, now_ns: u64) -> bool {
+    match switch.fabric.release_ring(switch.guests[0].tx_ring(), 0, now_ns) {
+        Release::Moving(ring) => switch.fabric.adopt_ring(ring),
+        Release::Unanswered => return false,
+        other => panic!("{other:?}"),
+    }
+    true
+}
+
+#[test]
+fn a_ring_moves_once_the_control_plane_has_answered_and_takes_no_packets_before() {
+    let mut switch = Switch::new();
+    assert!(relocate(&mut switch, 0));
+    switch.send(2, 0..2, 0);
+    assert!(!relocate(&mut switch, 1000));
+    switch.send(2, 2..4, 2000);
+    assert_eq!(switch.answer(1), [0]);
+    assert!(!relocate(&mut switch, 3000), "packet 1 is with the control plane");
+    assert_eq!(switch.answer(9), [1], "the others were not taken");
+    switch.install(2, vec![Action::Output(2)]);
+    assert!(relocate(&mut switch, 4000));
+    switch.send(2, 4..5, 5000);
+    assert_eq!((switch.received(2), switch.answer(9)), (vec![0, 1, 2, 3, 4], vec![]));
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_ring_moves_though_the_control_plane_does_not_answer_and_its_late_packets_are_dropped() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..1, 0);
+    assert!(!relocate(&mut switch, PENDING_NS_MAX - 1) && relocate(&mut switch, PENDING_NS_MAX));
+    assert_eq!((switch.answer(9), switch.received(2)), (vec![0], vec![]));
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!(counters.rx_drops.of(DropReason::OutOfOrder), 1);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_ring_that_was_to_move_takes_packets_again_if_nobody_tries_once_more() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..1, 0);
+    assert!(!relocate(&mut switch, 0));
+    switch.send(2, 1..2, LEAVING_NS_MAX - 1);
+    assert_eq!(switch.answer(9), [0]);
+    switch.send(2, 2..3, LEAVING_NS_MAX);
+    switch.send(2, 3..4, LEAVING_NS_MAX);
+    assert_eq!(switch.answer(9), [1, 2, 3]);
     assert_conserved(&switch.fabric, &PORTS);
 }
 

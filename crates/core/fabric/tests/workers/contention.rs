@@ -288,11 +288,11 @@ fn a_ring_moves_while_its_packets_wait_and_each_is_counted_where_it_was_taken() 
     send(&mut senders[0], 5);
     crew[0].visit(ring, 0);
     assert_eq!((counters(&crew, port).waiting, crew[0].unpostponable()), (3, 0), "two found buffers");
-    let Release::Moving(moving) = crew[0].release_ring(ring, 2) else { panic!("it runs here") };
+    let Release::Moving(moving) = crew[0].release_ring(ring, 2, 0) else { panic!("it runs here") };
     assert_eq!((crew[0].visit(ring, 0), crew[2].visit(ring, 0)), (0, 0), "it is on its way");
     crew[2].adopt_ring(moving);
     assert_eq!(crew[2].unpostponable(), 3, "what worker 0 counts as taken cannot count as not taken");
-    assert!(matches!(crew[2].release_ring(ring, 1), Release::Unsettled));
+    assert!(matches!(crew[2].release_ring(ring, 1, 0), Release::Unsettled));
     send(&mut senders[0], 1);
     assert_eq!(crew[2].visit(ring, 0), 1);
     assert_eq!(arrived(&mut receiver).len(), 2);
@@ -310,5 +310,5 @@ fn a_ring_moves_while_its_packets_wait_and_each_is_counted_where_it_was_taken() 
     let forwarded = |worker: usize| crew[worker].counters(port).unwrap().forwarded;
     assert_eq!([0, 1, 2].map(forwarded), [5, 0, 1]);
     assert!(crew.iter().all(|fabric| fabric.counters(port).unwrap().is_conserved()), "each by itself");
-    assert!(matches!(crew[2].release_ring(ring, 1), Release::Moving(_)));
+    assert!(matches!(crew[2].release_ring(ring, 1, 0), Release::Moving(_)));
 }

@@ -347,11 +347,12 @@ impl ModelSwitch {
         if home == to || self.pairs[pair].is_moving {
             return;
         }
+        let now_ns = self.now_ns;
         let Some(fabric) = self.free(home) else { return };
-        match fabric.release_ring(ring, to) {
+        match fabric.release_ring(ring, to, now_ns) {
             Release::Moving(moving) => {
                 assert!(!is_stopped && !is_stopping);
-                assert!(matches!(fabric.release_ring(ring, to), Release::NotHere));
+                assert!(matches!(fabric.release_ring(ring, to, now_ns), Release::NotHere));
                 self.letters[to].push_back(Letter::Adopt(pair, moving));
                 self.pairs[pair].is_moving = true;
                 self.moves += 1;
@@ -359,6 +360,7 @@ impl ModelSwitch {
             Release::NotHere => assert!(is_stopped),
             Release::Stopping => assert!(is_stopping),
             Release::Unsettled => {}
+            Release::Unanswered => unreachable!("there is no control plane"),
         }
     }
 
