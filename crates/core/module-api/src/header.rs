@@ -29,6 +29,7 @@ pub struct Header {
     /// Bytes of the image, at most [`IMAGE_BYTES`]; in the bits above, the bytes of a tunnel's header. One store sets
     /// both.
     covers_and_tunnel: u16,
+    /// Bytes of the frame as it will be delivered.
     frame_len: u32,
     /// The sender's offload metadata.
     pub offload: Offload,
@@ -94,7 +95,13 @@ impl Header {
     #[inline]
     #[must_use]
     pub fn frame_len_bytes(&self) -> u32 {
-        self.frame_len - self.covers_bytes() + u32::from(self.len)
+        self.frame_len
+    }
+
+    /// Makes the image longer or shorter, and the frame with it.
+    fn set_image_len(&mut self, len: u16) {
+        self.frame_len = self.frame_len - u32::from(self.len) + u32::from(len);
+        self.len = len;
     }
 
     /// Bytes of the tunnel's header.

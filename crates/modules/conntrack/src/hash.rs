@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, keyed_pair, mix_bits};
+use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, keyed_pair};
 
 use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
@@ -38,15 +38,14 @@ impl HashKey {
     #[inline]
     pub(crate) fn of_words_of_tuple(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
         let [src, dst, src_high, dst_high, last] = *words;
-        // IPv4 addresses fit in one word; overlapping halves of IPv6 addresses are told apart below.
-        let hash = of_tuple4(self.pair(), src ^ dst << 32, last);
-        if last & IS_IPV6 == 0 {
-            return hash;
-        }
         let [.., k2, k3, k4, k5] = self.0;
-        let rest = folded_product(src_high.wrapping_add(k2), dst_high.wrapping_add(k3))
-            .wrapping_add(folded_product((dst >> 32).wrapping_add(k4), (src >> 32).wrapping_add(k5)));
-        mix_bits(rest.wrapping_add(hash.into())) as u32
+        let addresses = match last & IS_IPV6 {
+            0 => src ^ dst << 32,
+            _ => folded_product(src.wrapping_add(k2), dst.wrapping_add(k3))
+                .wrapping_add(folded_product(src_high.wrapping_add(k4), dst_high.wrapping_add(k5))),
+        };
+        // Ports have a key of their own in either case: a sum with them would keep their differences.
+        keyed_pair(self.pair(), addresses, last) as u32
     }
 
     /// The words that IPv4 tuples are hashed with.

@@ -133,22 +133,12 @@ impl Buckets<'_> {
         hash: u32,
         tuple: [u64; 3],
     ) -> Option<(Place<'p>, Direction, Version)> {
-        self.search(places, hash, move |place, direction| place.has_tuple4(direction, tuple))
+        self.find_by(places, hash, move |place, direction| place.has_tuple4(direction, tuple))
     }
 
-    /// The same for the words of an IPv6 tuple.
+    /// The same for the tuple that `has_tuple` looks for.
     #[inline(always)]
-    pub(crate) fn find6<'p>(
-        self,
-        places: Rows<'p>,
-        hash: u32,
-        words: [u64; TUPLE_WORDS],
-    ) -> Option<(Place<'p>, Direction, Version)> {
-        self.search(places, hash, move |place, direction| place.has_tuple(direction, &words))
-    }
-
-    #[inline(always)]
-    fn search<'p>(
+    pub(crate) fn find_by<'p>(
         self,
         places: Rows<'p>,
         hash: u32,

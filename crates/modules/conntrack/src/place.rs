@@ -167,7 +167,7 @@ impl<'a> Place<'a> {
     }
 
     #[inline(always)]
-    fn tuple_atomics(self, direction: Direction) -> &'a [AtomicU64; TUPLE_WORDS] {
+    pub(crate) fn tuple_atomics(self, direction: Direction) -> &'a [AtomicU64; TUPLE_WORDS] {
         &self.0[TUPLES_AT..MASTER_AT].as_chunks().0[direction.index()]
     }
 

@@ -132,7 +132,7 @@ impl UsualZone<'_> {
     /// and the zone's translation, for IPv4 only; without it packets are not translated. Returns `None`, without a
     /// change, if the packet has to take the general path.
     #[inline(always)]
-    // The length is asked for late: until the connection is found, all registers are needed.
+    // The length is asked for where it is used: all registers are needed.
     pub fn track<const WHOLE: bool, const WINDOW: usize>(
         &self,
         packet: &UsualPacket<'_, WINDOW>,
@@ -156,7 +156,7 @@ impl UsualZone<'_> {
             own_times = self.times_of(place);
             times = &own_times;
         }
-        let known = Known { place, version, now_ms: self.now_ms, times, frame_len_bytes: frame_len_bytes() };
+        let known = Known { place, version, now_ms: self.now_ms, times, frame_len_bytes };
         let verdict = |direction| self.verdict::<WHOLE>(place, (direction, packet.proto()), status);
         let (lasts_until_ms, verdict) = match direction {
             Direction::Original => known.advance::<false, _, _>(packet, || verdict(Direction::Original))?,
@@ -176,7 +176,10 @@ impl UsualZone<'_> {
     ) -> Option<(Place<'_>, Direction, Version)> {
         let (hash, last) = (self.hash_of(packet), self.last_word_of(packet));
         if UsualPacket::<WINDOW>::IS_IPV6 {
-            return self.buckets.find6(self.places, hash, packet.tuple_words(last));
+            // Addresses are compared where they are: there are not enough registers.
+            let [.., last] = packet.tuple_words(last);
+            let has_tuple = |place, direction| packet.is_of6(place, direction, last);
+            return self.buckets.find_by(self.places, hash, has_tuple);
         }
         let UsualEnds { addresses, ports } = packet.ends4();
         let tuple = [addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last];
@@ -262,15 +265,15 @@ impl UsualZone<'_> {
 }
 
 /// The connection of a usual packet.
-struct Known<'a> {
+struct Known<'a, L> {
     place: Place<'a>,
     version: Version,
     now_ms: u64,
     times: &'a UsualTimes,
-    frame_len_bytes: u32,
+    frame_len_bytes: L,
 }
 
-impl Known<'_> {
+impl<L: Fn() -> u32> Known<'_, L> {
     /// Advances the connection, and returns its time of expiry and what `read` returns while the connection is taken.
     /// `None` if nothing has changed.
     #[inline(always)]
@@ -279,11 +282,11 @@ impl Known<'_> {
         packet: &UsualPacket<'_, WINDOW>,
         read: impl FnOnce() -> R,
     ) -> Option<(u64, R)> {
-        let Self { place, now_ms, times, frame_len_bytes, .. } = *self;
+        let Self { place, now_ms, times, ref frame_len_bytes, .. } = *self;
         let proto = packet.proto();
         let lasts_until_ms;
         if proto == PROTO_TCP {
-            let segment = packet.segment(frame_len_bytes)?;
+            let segment = packet.segment(frame_len_bytes())?;
             let step = PlainStep::of::<REPLY>(|at| place.progress_word(at), &segment)?;
             lasts_until_ms = if step.is_unacknowledged { times.unacknowledged } else { times.established };
             if !place.take(self.version) {
@@ -295,14 +298,14 @@ impl Known<'_> {
             lasts_until_ms = times.udp_stream;
             if proto != PROTO_UDP
                 || !is_stream
-                || !packet.is_datagram(frame_len_bytes)
+                || !packet.is_datagram(frame_len_bytes())
                 || !place.take(self.version)
             {
                 return None;
             }
         }
         place.put_expires_ms(lasts_until_ms);
-        place.count(if REPLY { Direction::Reply } else { Direction::Original }, frame_len_bytes);
+        place.count(if REPLY { Direction::Reply } else { Direction::Original }, frame_len_bytes());
         let result = read();
         place.give_back(self.version);
         Some((lasts_until_ms, result))

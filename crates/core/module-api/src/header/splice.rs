@@ -22,7 +22,7 @@ impl Header {
         self.move_splice(at, |offset| offset.checked_add(more_bytes))?;
         self.bytes.copy_within(at..len, at + more);
         self.bytes[at..at + more].copy_from_slice(bytes);
-        self.len += more_bytes;
+        self.set_image_len(self.len + more_bytes);
         Ok(())
     }
 
@@ -36,7 +36,7 @@ impl Header {
         let fewer = count as u16; // below 256
         self.move_splice(at, |offset| offset.checked_sub(fewer))?;
         self.bytes.copy_within(at + count..usize::from(self.len), at);
-        self.len -= fewer;
+        self.set_image_len(self.len - fewer);
         Ok(())
     }
 
@@ -48,7 +48,7 @@ impl Header {
     /// [`DropReason::TooLong`] if the result would be too long. Nothing has changed then.
     pub fn replace(&mut self, at: usize, count: usize, bytes: &[u8]) -> Result<(), DropReason> {
         let (len, end) = (usize::from(self.len), at + count);
-        if self.covers_bytes() != self.frame_len || end > len {
+        if self.frame_len != u32::from(self.len) || end > len {
             return Err(DropReason::ActionImpossible);
         }
         let new_len = len - count + bytes.len();
@@ -57,7 +57,7 @@ impl Header {
         }
         self.bytes.copy_within(end..len, at + bytes.len());
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
-        self.len = new_len as u16; // below 256
+        self.set_image_len(new_len as u16); // below 256
         Ok(())
     }
 

@@ -70,7 +70,7 @@ impl Header {
         self.check_csum(UNTAGGED_BYTES)?;
         let mut out = *self;
         out.bytes.copy_within(MACS_BYTES..len, MACS_BYTES + usize::from(TAG_BYTES));
-        out.len += TAG_BYTES;
+        out.set_image_len(out.len + TAG_BYTES);
         out.put_tag(vid);
         out.move_offload(|offset| offset.checked_add(TAG_BYTES))?;
         Ok(out)
@@ -91,7 +91,7 @@ impl Header {
         }
         let mut out = *self;
         out.bytes.copy_within(MACS_BYTES + usize::from(TAG_BYTES)..usize::from(self.len), MACS_BYTES);
-        out.len -= TAG_BYTES;
+        out.set_image_len(out.len - TAG_BYTES);
         out.move_offload(|offset| offset.checked_sub(TAG_BYTES))?;
         Ok(out)
     }

@@ -1,14 +1,17 @@
 //! Packets that may be usual: their headers, read by constant offsets.
 
+use std::sync::atomic::Ordering;
+
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
 use lasthop_wire::{Offload, Sum};
 
 use super::UsualEnds;
 use crate::packet::PacketImage;
+use crate::place::Place;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment};
 use crate::tcp::state::{ACK, SYN};
-use crate::tuple::TUPLE_WORDS;
+use crate::tuple::{Direction, TUPLE_WORDS};
 
 const ETHERNET_BYTES: usize = 14;
 /// Bytes of a tag.
@@ -201,6 +204,15 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         let [src, src_high, dst, dst_high] =
             [0, 8, 16, 24].map(|at| load(self.window, Self::ADDRESSES_AT + at));
         [src, dst, src_high, dst_high, last]
+    }
+
+    /// Whether a connection has the tuple of an IPv6 packet, whose last word is `last`.
+    #[inline(always)]
+    pub(super) fn is_of6(&self, place: Place<'_>, direction: Direction, last: u64) -> bool {
+        let own = place.tuple_atomics(direction);
+        let has = |word: usize, value| own[word].load(Ordering::Relaxed) == value;
+        let has_at = |word, at| has(word, load(self.window, Self::ADDRESSES_AT + at));
+        has(TUPLE_WORDS - 1, last) && has_at(0, 0) && has_at(1, 16) && has_at(2, 8) && has_at(3, 24)
     }
 
     /// The ends of an IPv4 packet; no meaning for others.
