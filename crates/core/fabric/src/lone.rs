@@ -18,12 +18,12 @@ use crate::rx::express::{PLAIN, UsualFrame, is_plain, reserve_one, write};
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::receiver::{Receiver, Receivers};
 use crate::rx::service::{Service, Tools};
-use crate::stages::{Stages, WorkStage};
 use crate::tx::chain::{Chain, read_place};
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Signal, tools};
+use lasthop_stages::{Stages, WorkStage};
 
 impl Fabric {
     /// As [`Self::begin_visit`], if the ring is empty or has one usual chain. Otherwise `None`, and nothing has

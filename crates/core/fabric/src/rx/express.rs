@@ -12,7 +12,7 @@ use crate::frame::{Source, shape};
 use crate::reference::{Delivered, PacketCopy};
 use crate::rx::deliver::as_received;
 use crate::rx::receive_ring::RxQueue;
-use crate::stages::{Stages, WorkStage};
+use lasthop_stages::{Stages, WorkStage};
 
 /// The virtio-net header of a frame that needs no offload, in one buffer.
 pub(crate) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];

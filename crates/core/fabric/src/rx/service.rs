@@ -15,10 +15,10 @@ use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
 use crate::side_table::SegmentBuffer;
-use crate::stages::WorkStage;
 use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
 use crate::{RingId, Signal};
+use lasthop_stages::WorkStage;
 
 /// A worker's counters for a receiver.
 #[derive(Debug, Default)]

@@ -14,11 +14,11 @@ use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
 use crate::counters::PortCounters;
 use crate::reference::{PacketCopy, PacketRef};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
-use crate::stages::{Stages, WorkStage};
 use crate::tx::chain::{Chain, ReadFrames, read_one_piece, read_pieces, read_usual};
 use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
+use lasthop_stages::{Stages, WorkStage};
 
 /// A worker's part of the transmit side of a port.
 #[derive(Debug, Default)]

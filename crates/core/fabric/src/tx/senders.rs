@@ -12,7 +12,6 @@ use crate::counters::HandoffCounters;
 use crate::frame::Source;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
-use crate::stages::Stages;
 use crate::tap::Taps;
 use crate::tx::cost::Charge;
 use crate::tx::injected_counts::InjectedFrames;
@@ -20,6 +19,7 @@ use crate::tx::meter::Metering;
 use crate::tx::moves::Moved;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
+use lasthop_stages::Stages;
 
 /// A worker's transmit sides of all ports.
 #[derive(Debug)]

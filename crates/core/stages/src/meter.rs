@@ -1,161 +1,17 @@
-//! Measures the time that a worker spends in each stage, in a random sample of its rounds; used by `lasthop profile`.
-//!
-//! A mark ends a stage: the time since the previous mark is added to it. Marks are at the ends of stages and never
-//! inside the loop over a batch. Without a profile each mark is a branch on one byte.
-//!
-//! The round before a sampled one has marks too, and its times are discarded: code and data of the marks are cold in it, and
-//! would count as the stages' time. The rounds before that one are timed as a whole, for comparison. All others are counted.
-//!
-//! ```text
-//!   plain ── plain ── reference ── … ── reference ── warm-up ── sampled ── plain
-//! ```
-//!
-//! ```text
-//!   round ── visit ──────────────────────────────────────────────────────────── visit ── kicks, tasks, sleep ── round
-//!            Other│Fetch│Parse│LookUp│Queue│Copy│Publish│Completion│Other│Signal
-//!            └──── added to the port if there were packets, else Poll ────────┘
-//! ```
+//! A worker's meter: which rounds have marks, and the times within them.
 
 use std::cell::Cell;
-use std::hint::black_box;
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
-use crate::Fabric;
+use crate::{PortTicks, RoundTime, STAGES, StageProfile, StageTicks, TickClock, WorkStage};
 
-/// A part of a worker's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(usize)]
-pub enum WorkStage {
-    /// Looks for kicks and takes them.
-    Kick,
-    /// Reads available ring and descriptors of a transmit ring.
-    Fetch,
-    /// Reads and checks headers.
-    Parse,
-    /// The module's decision.
-    LookUp,
-    /// Sorts by destination, claims receive rings, and finds receive buffers.
-    Queue,
-    /// Copies frames.
-    Copy,
-    /// Writes used entries and index of receive rings.
-    Publish,
-    /// Settles packets, and shows their senders used entries.
-    Completion,
-    /// Writes call eventfds, and wakes other workers.
-    Signal,
-    /// Tasks of the control side.
-    Control,
-    /// Visits and rounds without packets.
-    Poll,
-    /// All other work.
-    Other,
-}
-
-impl WorkStage {
-    /// All stages, in the order in which a packet passes them.
-    pub const ALL: [Self; STAGES] = [
-        Self::Kick,
-        Self::Fetch,
-        Self::Parse,
-        Self::LookUp,
-        Self::Queue,
-        Self::Copy,
-        Self::Publish,
-        Self::Completion,
-        Self::Signal,
-        Self::Control,
-        Self::Poll,
-        Self::Other,
-    ];
-
-    /// A word for reports.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        const NAMES: [&str; STAGES] = [
-            "kick",
-            "fetch",
-            "parse",
-            "look-up",
-            "queue",
-            "copy",
-            "publish",
-            "completion",
-            "signal",
-            "control",
-            "poll",
-            "other",
-        ];
-        NAMES[self as usize]
-    }
-}
-
-/// Number of stages.
-const STAGES: usize = 12;
 /// A longer lap, in ticks, is discarded: the thread lost its CPU. One to two milliseconds of usual time stamp counters.
 const LAP_TICKS_MAX: u64 = 4_000_000;
 /// Rounds that are timed as a whole before each warm-up. So the others need no bookkeeping.
 const REFERENCE_ROUNDS: u64 = 16;
 /// Rounds of at least this many ns are not compared: the thread lost its CPU, or had very much work.
 const ROUND_NS_MAX: u64 = 1_000_000;
-/// The cost of a mark is the least average over this many marks, in several trials.
-const TRIAL_MARKS: u64 = 64;
-const TRIALS: usize = 16;
-
-/// Ticks of a counter by stage, in the order of [`WorkStage::ALL`].
-pub type StageTicks = [u64; STAGES];
-/// Reads a counter that never falls.
-pub type TickClock = fn() -> u64;
-
-/// Sampled visits that found packets in one port's transmit rings.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PortTicks {
-    /// Visits.
-    pub visits: u64,
-    /// Packets that they took.
-    pub packets: u64,
-    /// Their time.
-    pub ticks: StageTicks,
-}
-
-/// Rounds with packets and without sleep, of a worker alone on its thread, and their time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RoundTime {
-    /// Rounds.
-    pub rounds: u64,
-    /// Ns by the engine's clock, or ticks.
-    pub time: u64,
-}
-
-/// The results of one worker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StageProfile {
-    /// Number of rounds.
-    pub rounds: u64,
-    /// Number of sampled rounds.
-    pub sampled: u64,
-    /// Laps that were discarded, since the thread had lost its CPU.
-    pub interrupted: u64,
-    /// Time in sampled rounds that belongs to no port.
-    pub own: StageTicks,
-    /// Ticks asleep in sampled rounds.
-    pub asleep: u64,
-    /// Ticks from start to end of sampled rounds, without the marks' own cost and discarded laps. It is the sum of all
-    /// stages and sleep, measured independently.
-    pub outside: u64,
-    /// Ports with sampled visits.
-    pub ports: Vec<(PortId, PortTicks)>,
-    /// Reference rounds, without marks, in ns.
-    pub around: RoundTime,
-    /// Rounds with marks, in ns: warm-ups and sampled ones.
-    pub marked: RoundTime,
-    /// Sampled rounds of the same kind: the sum of their stages, in ticks.
-    pub within: RoundTime,
-    /// Cost of one mark in ticks, which is subtracted from the stages.
-    pub mark_ticks: u64,
-}
-
 /// The use of a round for the profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundKind {
@@ -185,7 +41,7 @@ struct RoundLaps {
 /// Measures the stages of a worker's work in one random round of `every`.
 #[derive(Debug)]
 pub struct StageMeter {
-    clock: TickClock,
+    pub(crate) clock: TickClock,
     mark_ticks: u64,
     every: u64,
     random: u64,
@@ -226,6 +82,22 @@ impl StageMeter {
         }
     }
 
+    /// Sets the cost of a mark.
+    pub(crate) fn set_mark_ticks(&mut self, ticks: u64) {
+        (self.mark_ticks, self.profile.mark_ticks) = (ticks, ticks);
+    }
+
+    /// The round has slept.
+    pub(crate) fn note_sleep(&self) {
+        self.has_slept.set(true);
+    }
+
+    /// Another worker uses the thread until the next mark.
+    pub(crate) fn note_away(&self) {
+        self.is_away.set(true);
+        self.is_shared.set(true);
+    }
+
     /// The time since the last mark, without the mark's own cost. Zero if other workers used the thread or the CPU was
     /// lost.
     fn lap(&self) -> u64 {
@@ -244,7 +116,7 @@ impl StageMeter {
     }
 
     #[cold]
-    fn mark(&self, stage: WorkStage) {
+    pub(crate) fn mark(&self, stage: WorkStage) {
         let ticks = self.lap();
         if ticks > LAP_TICKS_MAX {
             self.round.interrupted.set(self.round.interrupted.get() + 1);
@@ -255,13 +127,13 @@ impl StageMeter {
     }
 
     #[cold]
-    fn mark_sleep(&self) {
+    pub(crate) fn mark_sleep(&self) {
         self.round.asleep.set(self.round.asleep.get() + self.lap());
     }
 
     /// Ends a visit to `port`. Its own time belongs to no stage.
     #[cold]
-    fn end_visit(&mut self, port: PortId, packets: usize) {
+    pub(crate) fn end_visit(&mut self, port: PortId, packets: usize) {
         let laps = self.round.laps.each_ref().map(Cell::take);
         let ticks = laps.iter().sum::<u64>();
         self.round.visits += ticks;
@@ -281,7 +153,7 @@ impl StageMeter {
 
     /// Ends the present round, and begins the next one at `now_ns`. `has_worked`: the present one had packets. Returns
     /// whether the next one has marks.
-    fn next_round(&mut self, now_ns: u64, has_worked: bool) -> bool {
+    pub(crate) fn next_round(&mut self, now_ns: u64, has_worked: bool) -> bool {
         if self.kind != RoundKind::Plain {
             self.end_round(now_ns, has_worked);
         }
@@ -368,7 +240,7 @@ impl StageMeter {
     }
 
     /// Returns the results. A round that has marks ends here, and counts as sampled: it may have slept for most of the profile.
-    fn finish(mut self) -> StageProfile {
+    pub(crate) fn finish(mut self) -> StageProfile {
         if matches!(self.kind, RoundKind::WarmUp | RoundKind::Sampled) {
             if self.kind == RoundKind::WarmUp {
                 self.profile.sampled += 1;
@@ -392,103 +264,6 @@ impl RoundTime {
 
 fn add(sum: &mut StageTicks, ticks: &StageTicks) {
     sum.iter_mut().zip(ticks).for_each(|(sum, ticks)| *sum += ticks);
-}
-
-/// A worker's meter while there is a profile.
-#[derive(Debug, Default)]
-pub(crate) struct Stages {
-    is_on: bool,
-    meter: Option<Box<StageMeter>>,
-}
-
-impl Stages {
-    fn begin(meter: Box<StageMeter>) -> Self {
-        let stages = Self { is_on: true, meter: Some(meter) };
-        let ticks = stages.mark_ticks();
-        let mut meter = stages.meter;
-        meter.iter_mut().for_each(|meter| (meter.mark_ticks, meter.profile.mark_ticks) = (ticks, ticks));
-        Self { is_on: false, meter }
-    }
-
-    /// The cost of a mark, as the code of a visit calls it.
-    fn mark_ticks(&self) -> u64 {
-        let Some(clock) = self.meter.as_ref().map(|meter| meter.clock) else { return 0 };
-        let trial = || {
-            let before = clock();
-            (0..TRIAL_MARKS).for_each(|_| black_box(self).mark(WorkStage::Other));
-            clock().saturating_sub(before) / TRIAL_MARKS
-        };
-        (0..TRIALS).map(|_| trial()).min().unwrap_or_default()
-    }
-
-    /// Ends `stage`.
-    #[inline(always)]
-    pub(crate) fn mark(&self, stage: WorkStage) {
-        if self.is_on {
-            self.mark_on(stage);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn mark_on(&self, stage: WorkStage) {
-        self.meter.iter().for_each(|meter| meter.mark(stage));
-    }
-}
-
-impl Fabric {
-    /// Begins a profile. A running profile is discarded.
-    pub fn begin_profile(&mut self, meter: Box<StageMeter>) {
-        self.senders.stages = Stages::begin(meter);
-    }
-
-    /// Ends the profile. Returns its results, if there was one.
-    pub fn end_profile(&mut self) -> Option<StageProfile> {
-        let meter = std::mem::take(&mut self.senders.stages).meter?;
-        Some(meter.finish())
-    }
-
-    /// Begins a round at `now_ns`. `has_worked`: the previous one had packets.
-    #[inline]
-    pub fn next_round(&mut self, now_ns: u64, has_worked: bool) {
-        let Stages { is_on, meter } = &mut self.senders.stages;
-        if let Some(meter) = meter {
-            *is_on = meter.next_round(now_ns, has_worked);
-        }
-    }
-
-    /// Ends `stage` of the worker's work.
-    #[inline]
-    pub fn mark(&self, stage: WorkStage) {
-        self.senders.stages.mark(stage);
-    }
-
-    /// Ends a visit.
-    #[inline]
-    pub fn mark_visit(&mut self, port: PortId, packets: usize) {
-        if self.senders.stages.is_on {
-            self.senders.stages.meter.iter_mut().for_each(|meter| meter.end_visit(port, packets));
-        }
-    }
-
-    /// Ends the worker's sleep.
-    pub fn mark_sleep(&self) {
-        if let Stages { is_on, meter: Some(meter) } = &self.senders.stages {
-            meter.has_slept.set(true);
-            if *is_on {
-                meter.mark_sleep();
-            }
-        }
-    }
-
-    /// Notes that another worker uses the thread until the next mark.
-    #[inline]
-    pub fn mark_away(&self) {
-        if let Some(meter) = &self.senders.stages.meter {
-            meter.is_away.set(true);
-            meter.is_shared.set(true);
-        }
-    }
 }
 
 #[cfg(test)]
