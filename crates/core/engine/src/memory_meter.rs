@@ -2,6 +2,7 @@
 //! (`memory_costs.rs`).
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use lasthop_fabric::VisitMeter;
@@ -29,6 +30,8 @@ pub(crate) struct MemoryMeter<W> {
     started: Instant,
     /// The thread's usage at the end of the last lap, and its time.
     used: ThreadUsage,
+    /// The thread's waits then, for [`Sampling`].
+    waits: Arc<AtomicU64>,
     at_ns: u64,
     unmapped: Unmapped,
     /// Page faults outside of metered work, and the start of their count.
@@ -38,8 +41,13 @@ pub(crate) struct MemoryMeter<W> {
 
 impl<W: PoolMember> MemoryMeter<W> {
     pub(crate) fn new(pool: Arc<WorkerPool<W>>, started: Instant) -> Self {
-        let (used, unmapped) = (ThreadUsage::default(), Unmapped::default());
-        Self { pool, started, used, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
+        let (used, unmapped, waits) = Default::default();
+        Self { pool, started, used, waits, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
+    }
+
+    /// The waits of the worker's thread, as of the last lap.
+    pub(crate) fn waits(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.waits)
     }
 
     /// Adds `faults` that no port is charged for; returns whether that is an alarm. Visits are metered at random, so
@@ -60,6 +68,10 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
         let (used, at_ns) = (ThreadUsage::now(), now_ns(self.started));
         let (before, since_ns) =
             (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
+        // A wait as long as a stall is left for the end of the round.
+        if used.waits == before.waits || at_ns - since_ns < STALL_NS {
+            self.waits.store(used.waits, Ordering::Relaxed);
+        }
         let unmapped = Unmapped::now();
         let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
         let faults = used.faults().saturating_sub(before.faults());
@@ -92,6 +104,8 @@ pub(crate) struct Sampling {
     random: u32,
     /// All visits are metered until then.
     all_until_ns: u64,
+    /// Waits of the thread at the last reading.
+    waits: Arc<AtomicU64>,
     /// Cost of the visits since the last metered one (`lasthop_fabric::bounds`): bytes, and some for each packet.
     cost: u64,
     alarms: u64,
@@ -101,7 +115,8 @@ pub(crate) struct Sampling {
 const VISITS_SHARE: u32 = 64;
 /// One delivery in this many of packets that waited for receive buffers is metered: it may be larger than a visit.
 const DRAINS_SHARE: u32 = 8;
-/// A round that takes longer, in ns, may have waited for a guest's memory.
+/// A round that takes longer, in ns, may have waited for a guest's memory, if its thread waited at all. Otherwise the thread
+/// had lost its CPU, and metering would take more of the little that it has.
 const SLOW_ROUND_NS: u64 = STALL_NS;
 /// Cost of visits after which the next one is metered, to charge the page faults of those before.
 const COST_MAX: u64 = 8 << 20;
@@ -109,8 +124,8 @@ const COST_MAX: u64 = 8 << 20;
 const ALL_NS: u64 = 1_000_000_000;
 
 impl Sampling {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self { random: seed as u32 | 1, all_until_ns: 0, cost: 0, alarms: 0 }
+    pub(crate) fn new(seed: u64, waits: Arc<AtomicU64>) -> Self {
+        Self { random: seed as u32 | 1, all_until_ns: 0, waits, cost: 0, alarms: 0 }
     }
 
     /// The weight of the next visit; 0 if it is not metered. No guest can predict it.
@@ -153,11 +168,15 @@ impl Sampling {
         }
     }
 
-    /// Notes the time of a round with packets.
+    /// Notes the time of a round with packets. `waits` counts the thread's waits. Those before the round count, too, if
+    /// they are not read yet; a busy thread has none.
     #[inline]
-    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64) {
+    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64, waits: impl FnOnce() -> u64) {
         if round_ns >= SLOW_ROUND_NS {
-            self.all_until_ns = now_ns + ALL_NS;
+            let waits = waits();
+            if self.waits.swap(waits, Ordering::Relaxed) != waits {
+                self.all_until_ns = now_ns + ALL_NS;
+            }
         }
     }
 }
@@ -166,14 +185,18 @@ impl Sampling {
 mod tests {
     use super::*;
 
+    fn sampling() -> Sampling {
+        Sampling::new(7, Arc::default())
+    }
+
     #[test]
     fn some_visits_are_metered_and_all_after_a_slow_round() {
-        let mut sampling = Sampling::new(7);
+        let mut sampling = sampling();
         let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
         assert!((900..1100).contains(&metered), "{metered}");
-        sampling.note_round(0, STALL_NS - 1);
+        sampling.note_round(0, STALL_NS - 1, || 1);
         assert!((0..64).any(|_| sampling.of_visit(0) == 0));
-        sampling.note_round(0, STALL_NS);
+        sampling.note_round(0, STALL_NS, || 1);
         assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
         assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
         sampling.note_alarms(ALL_NS, 1);
@@ -182,8 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn a_round_that_lost_its_cpu_meters_no_further_visits() {
+        let mut sampling = sampling();
+        sampling.waits.store(5, Ordering::Relaxed);
+        sampling.note_round(0, 10 * STALL_NS, || 5);
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0), "the thread did not wait");
+        sampling.note_round(0, STALL_NS, || 6);
+        assert!((0..64).all(|_| sampling.of_visit(0) == 1));
+        sampling.note_round(ALL_NS, STALL_NS, || 6);
+        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0), "the wait was read before");
+    }
+
+    #[test]
     fn a_visit_after_many_bytes_is_metered_for_itself() {
-        let mut sampling = Sampling::new(7);
+        let mut sampling = sampling();
         let mut unmetered = 0;
         for _ in 0..100_000 {
             unmetered = if sampling.of_visit(0) == 0 { unmetered + 1 } else { 0 };

@@ -28,6 +28,7 @@ use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
 use crate::scheduling::{SchedulerView, Scheduling};
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
+use crate::sys::ThreadUsage;
 use crate::transmit_timers::TransmitTimers;
 use crate::worker_pool::{PoolMember, WorkerPool};
 
@@ -83,7 +84,9 @@ impl Worker {
     ) -> std::io::Result<Self> {
         let events = Events::new()?;
         events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
-        fabric.set_meter(Box::new(MemoryMeter::new(Arc::clone(&pool), started)));
+        let meter = MemoryMeter::new(Arc::clone(&pool), started);
+        let sampling = Sampling::new(RandomState::new().hash_one(0), meter.waits());
+        fabric.set_meter(Box::new(meter));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         let persistent_counters = PersistentCounters::new(Arc::clone(pool.copy_clock(fabric.worker())));
         let signals = SignalSender::new(fabric.worker(), Arc::clone(&pool), started);
@@ -100,7 +103,7 @@ impl Worker {
             polled: PolledRings::default(),
             unheard: UnheardRings::default(),
             timers: TransmitTimers::default(),
-            sampling: Sampling::new(RandomState::new().hash_one(0)),
+            sampling,
             busy_since_ns: None,
             failures: HashMap::new(),
             load: Load::default(),
@@ -153,7 +156,7 @@ impl Worker {
             self.send_signals();
         }
         if let Some(since_ns) = self.busy_since_ns.take() {
-            self.sampling.note_round(now, now - since_ns);
+            self.sampling.note_round(now, now - since_ns, || ThreadUsage::now().waits);
             self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
         }
         self.has_worked = self.round(now, adaptive_poll);

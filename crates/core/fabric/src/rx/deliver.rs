@@ -21,6 +21,8 @@ pub(crate) struct Delivery<'a> {
     pub(crate) capabilities: Capabilities,
     pub(crate) delivered: &'a mut Delivered,
     pub(crate) reservation: &'a mut Reservation,
+    /// Whether the buffers are read before they are written.
+    pub(crate) is_metered: bool,
     /// The header image of a software segment.
     pub(crate) segment_head: &'a mut [u8; IMAGE_BYTES],
 }
@@ -157,6 +159,9 @@ impl Delivery<'_> {
         let complete_csum = offload.needs_csum() && !self.capabilities.csum;
         let buffers =
             Buffers { segments: reservation.segments(), count: reservation.buffers(), header_bytes };
+        if self.is_metered {
+            touch(self.map, buffers.segments);
+        }
         if let Err(stale) = copy_out(self.map, &buffers, frame, offload, body, complete_csum) {
             reservation.put_back(ring);
             return Err(stale.into());
@@ -196,6 +201,13 @@ impl Buffers<'_> {
             csum_completed: u64::from(complete_csum),
         })
     }
+}
+
+/// Reads a byte of each page of the buffers. A page fault by a read maps the pages around it that are in memory, 64 KiB by
+/// default (`fault_around_bytes` of the kernel), and one by a write maps a single page.
+#[cold]
+fn touch(map: &MemoryMap, segments: &[Segment]) {
+    segments.iter().for_each(|segment| map.touch(*segment));
 }
 
 /// Writes virtio-net header and packet into the reserved buffers.

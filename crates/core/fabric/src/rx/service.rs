@@ -112,7 +112,7 @@ impl<'a, 't> Service<'a, 't> {
             (leased, blocked) = self.lease(copies, leases);
         }
         let mut copies = &copies[leased..];
-        if !blocked {
+        if !blocked && !self.tools.senders.is_metered() {
             copies = &copies[self.express(copies)..];
         }
         if !copies.is_empty() {
@@ -233,8 +233,9 @@ impl<'a, 't> Service<'a, 't> {
         let place = self.place;
         let Scratch { reservation, segment_head, .. } = &mut *self.tools.scratch;
         let (queue, capabilities) = (&mut *self.claim, place.capabilities);
+        let (map, is_metered) = (&place.map, self.tools.senders.is_metered());
         let mut delivery =
-            Delivery { queue, map: &place.map, capabilities, delivered, reservation, segment_head };
+            Delivery { queue, map, capabilities, delivered, reservation, is_metered, segment_head };
         attempts.next_segment = next_segment;
         for copy in copies {
             let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes, self.tools.segments);

@@ -17,7 +17,7 @@ const TX_BUFFERS: u64 = 2 << 20;
 pub const RX_BUFFERS: u64 = 10 << 20;
 const TX_BUFFER_BYTES: u64 = 68 << 10;
 const TX_BUFFERS_COUNT: u32 = 64;
-const MEMORY_BYTES: usize = 32 << 20;
+pub const MEMORY_BYTES: usize = 32 << 20;
 
 /// All offloads, mergeable buffers.
 pub fn everything() -> Capabilities {

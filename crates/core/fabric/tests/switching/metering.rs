@@ -1,12 +1,15 @@
 //! Metered visits: the memory that each lap touches, and the rest of a port after page faults.
 
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use crate::support::{assert_conserved, flooding_pair, frame};
+use crate::support::{MEMORY_BYTES, TestGuest, assert_conserved, everything, flooding_pair, frame};
 use lasthop_fabric::bounds::{FAULT_REST_FACTOR, SERVICE_METERED_BYTES_MAX};
 use lasthop_fabric::{Fabric, VisitMeter};
+use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 
 const SENDER: PortId = PortId(1);
 const RECEIVER: PortId = PortId(2);
@@ -112,4 +115,43 @@ fn after_page_faults_nothing_is_taken_from_their_port_for_some_time_and_others_a
     assert_eq!(fabric.visit(sender.tx_ring(), end_ns - 1), 0);
     assert_eq!(fabric.visit(sender.tx_ring(), end_ns), 1);
     assert_conserved(&fabric, &PORTS);
+}
+
+/// Page faults of this thread so far.
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
+    // proc_pid_stat(5): the tenth field; the second one is in brackets.
+    stat.rsplit_once(')').unwrap().1.split_whitespace().nth(7).unwrap().parse().unwrap()
+}
+
+/// Delivers 64 frames to as many pages, which are in memory and not mapped yet. Returns the page faults for that.
+fn faults_of_first_use(weight: u64) -> u64 {
+    let file = memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    ftruncate(&file, MEMORY_BYTES as u64).unwrap();
+    let map = || {
+        let mapping = Arc::new(Mapping::of_file(file.as_fd(), 0, MEMORY_BYTES as u64).unwrap());
+        Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap())
+    };
+    let (mut fabric, mut sender, _) = flooding_pair(16);
+    let (own, guests) = (map(), map());
+    fabric.set_memory(RECEIVER, &own);
+    let mut receiver = TestGuest::pair(RECEIVER, 0, Arc::clone(&guests), everything(), 64, 4096);
+    let whole = guests.translate_whole(0, MEMORY_BYTES as u32, &mut 0).unwrap();
+    guests.write(whole, 0, &vec![0; MEMORY_BYTES]).unwrap();
+    (0..2).for_each(|index| _ = fabric.stop_ring(RECEIVER, index));
+    (0..2).for_each(|index| receiver.start(&mut fabric, index));
+    receiver.post(64);
+    fabric.set_metered(weight);
+    (0..64).for_each(|_| assert!(sender.queue(&frame(2, 1, 60), Offload::default())));
+    let before = page_faults();
+    while fabric.visit(sender.tx_ring(), 0) > 0 {}
+    let faults = page_faults() - before;
+    assert_eq!(std::iter::from_fn(|| receiver.receive()).count(), 64);
+    faults
+}
+
+#[test]
+fn a_first_use_of_buffers_takes_fewer_page_faults_while_metered() {
+    let [plain, metered] = [0, 1].map(faults_of_first_use);
+    assert!(plain >= 64 && metered <= 24, "{plain}, while metered {metered}");
 }
