@@ -43,7 +43,8 @@ use self::headers::{Headers, START_BYTES};
 use self::peers::Peers;
 use self::sys::{Message, UdpInbox};
 use crate::bounds::{
-    BATCH, DATAGRAMS_MAX, FOREIGN_ERRORS_MAX, SEND_SLOTS, STALE_FRAMES_MAX, TUNNEL_ARENA_BYTES, TUNNEL_ENTRIES,
+    BATCH, DATAGRAMS_MAX, FOREIGN_ERRORS_MAX, SEND_SLOTS, STALE_FRAMES_MAX, TUNNEL_ARENA_BYTES,
+    TUNNEL_ENTRIES,
 };
 use crate::outbound::lend;
 use crate::sys::{Arena, Span};
@@ -218,7 +219,11 @@ impl UdpQueue {
         pair: &mut VnicPair,
         counters: &mut DriverCounters,
     ) -> usize {
-        let count = if reason == DeviceDropReason::DeviceFull { failed.clamp(1, self.departures.waiting()) } else { 1 };
+        let count = if reason == DeviceDropReason::DeviceFull {
+            failed.clamp(1, self.departures.waiting())
+        } else {
+            1
+        };
         for _ in 0..count {
             self.departures.give_back(pair, counters);
             counters.drop(reason);

@@ -52,7 +52,7 @@ pub enum DeviceDropReason {
     /// To the device: no action of its flow set the tunnel that it is to go into.
     NoTunnel,
     /// To the device: it cannot be cut into datagrams, or its checksum not be completed, as its virtio-net header asks. The switch checks
-    /// headers, so only one that is broken hands over such frames.
+    /// headers, but leaves the number of segments to their receiver.
     BadGso,
 }
 

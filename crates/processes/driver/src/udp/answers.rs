@@ -17,12 +17,12 @@ use lasthop_wire::headers::IPV6_BYTES;
 use lasthop_wire::too_big::{ANSWER_BYTES_MAX, ANSWERED_BYTES, answer};
 use lasthop_wire::tunnel::OuterHeader;
 
+use super::UdpQueue;
 use super::arena::write_at;
 use super::arrivals::Arrived;
 use super::control::{Endpoint, is_mapped};
-use super::headers::WRITTEN_BYTES_MAX;
-use super::UdpQueue;
 use super::departures::Frame;
+use super::headers::WRITTEN_BYTES_MAX;
 use crate::QueueError;
 use crate::bounds::{ANSWER_INTERVAL, ANSWERS_AT_ONCE, ANSWERS_PLACES};
 use crate::sys::Span;
@@ -147,7 +147,8 @@ impl UdpQueue {
         let mut tunnel = Endpoint { remote, port, local, tos: 0, ttl: TTL }.tunnel(self.facts.port);
         let mut start = [0; WRITTEN_BYTES_MAX + ETHERNET_BYTES];
         let end = frame.head_bytes + ETHERNET_BYTES;
-        start[..frame.head_bytes].copy_from_slice(self.departures.outbox.head(self.departures.done).get(..frame.head_bytes)?);
+        start[..frame.head_bytes]
+            .copy_from_slice(self.departures.outbox.head(self.departures.done).get(..frame.head_bytes)?);
         start[frame.head_bytes..end].copy_from_slice(head.get(..ETHERNET_BYTES)?);
         self.headers.read(&start[..end], &mut tunnel).ok()?;
         Some(tunnel)

@@ -140,8 +140,7 @@ impl Departures {
         let (header, spans) = self.take_buffers(pair)?;
         let len_bytes = spans.iter().map(|span| span.len as usize).sum();
         counters.from_switch.count(len_bytes);
-        let [vnet @ .., _, _] = &header;
-        let offload = vnet.first_chunk::<{ vnet::HEADER_BYTES }>().map(Offload::parse).unwrap_or_default();
+        let offload = header.first_chunk().map(Offload::parse).unwrap_or_default();
         let tunnel =
             OuterHeader::parse(&header[vnet::HEADER_BYTES..]).filter(|tunnel| tunnel.has(flag::SEND));
         let mut head = [0; WRITTEN_BYTES_MAX];
@@ -162,7 +161,7 @@ impl Departures {
         let first = self.datagrams.len();
         let entered = match head_len {
             None => Err(DeviceDropReason::NoTunnel),
-            // The features of others have no offloads.
+            // The vNICs of others have no offloads.
             Some(len) if headers.facts().kind.socket() != TunnelSocket::Udp => {
                 self.enter(&head[..len], (&[], len_bytes), &spans);
                 Ok(())
