@@ -239,7 +239,7 @@ fn segment(plan: &Segmentation, index: u32, case: &Case, head: &[u8]) -> Vec<u8>
         0 if offload.csum_offset == UDP_CSUM_OFFSET => 0xffff,
         sum => sum,
     };
-    assert_eq!(offload.completed(pieces), sum);
+    assert_eq!(pieces.complete(&offload), sum);
     bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     bytes
 }

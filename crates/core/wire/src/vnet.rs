@@ -1,7 +1,5 @@
 //! The virtio-net header (virtio 1.2, 5.1.6): offload metadata that travels with a frame.
 
-use crate::checksum::Sum;
-
 /// The checksum at `csum_start + csum_offset` holds only the pseudo header's sum (virtio 1.2, 5.1.6).
 pub const F_NEEDS_CSUM: u8 = 1;
 /// The checksums of the packet were verified.
@@ -96,13 +94,6 @@ impl Offload {
     #[must_use]
     pub fn is_fragmented(&self) -> bool {
         self.gso_type == GSO_FRAGMENTS
-    }
-
-    /// The completed checksum, as a number whose `to_be_bytes` go to `csum_start + csum_offset`. `sum`: of all bytes from `csum_start` on.
-    #[inline]
-    #[must_use]
-    pub fn completed(&self, sum: Sum) -> u16 {
-        if self.csum_offset == UDP_CSUM_OFFSET { sum.finish_udp() } else { sum.finish() }
     }
 
     /// `gso_type` without the ECN bit.

@@ -258,7 +258,7 @@ fn write_tunnelled(
 /// Puts the completed checksum into the receiver's copy.
 fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<(), StaleSegment> {
     packet.advance(usize::from(offload.csum_start) + usize::from(offload.csum_offset));
-    packet.write(&offload.completed(sum).to_be_bytes()).map(|_| ())
+    packet.write(&sum.complete(&offload).to_be_bytes()).map(|_| ())
 }
 
 /// The metadata for a receiver, without facts that only the sender claims.

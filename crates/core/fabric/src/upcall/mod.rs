@@ -448,7 +448,7 @@ fn complete(frame: &mut [u8], offload: &Offload) {
     sum.add(frame.get(usize::from(offload.csum_start)..).unwrap_or_default());
     let at = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
     if let Some(place) = frame.get_mut(at..at + 2) {
-        place.copy_from_slice(&offload.completed(sum).to_be_bytes());
+        place.copy_from_slice(&sum.complete(offload).to_be_bytes());
     }
 }
 

@@ -1,4 +1,4 @@
-//! What the switch leaves to the tunnel's end: a TSO or USO frame is cut into datagrams, and a partial checksum is completed. The segments are those that
+//! The tunnel's end cuts TSO and USO frames into datagrams, and completes partial checksums, which the switch leaves to it. The segments are those that
 //! the switch would make (`lasthop_wire::gso`), byte by byte.
 //!
 //! ```text
@@ -68,7 +68,7 @@ impl Departures {
                 add_span(&mut sum, pair, *piece, 0)?;
             }
             let field = usize::from(partial.csum_start + partial.csum_offset);
-            inner[field..field + 2].copy_from_slice(&partial.completed(sum).to_be_bytes());
+            inner[field..field + 2].copy_from_slice(&sum.complete(&partial).to_be_bytes());
             let len_bytes = plan.header_len() + (payload.end - payload.start);
             self.enter(head, (inner, len_bytes as usize), &pieces);
         }
@@ -94,7 +94,7 @@ fn complete(
     for piece in &cursor.take(len_bytes - u32::from(offload.csum_start)) {
         add_span(&mut sum, pair, *piece, 0)?;
     }
-    for byte in offload.completed(sum).to_be_bytes() {
+    for byte in sum.complete(&offload).to_be_bytes() {
         for piece in &field.take(1) {
             write_at(pair, piece.offset, &[byte])?;
         }

@@ -26,7 +26,7 @@ struct Large {
     bytes: Vec<u8>,
 }
 
-/// What a frame is made of.
+/// The properties of a frame.
 #[derive(Clone, Debug)]
 struct Plan {
     is_ipv6: bool,
