@@ -87,6 +87,12 @@ pub(crate) fn udp(
     Ok(opened)
 }
 
+/// Whether a tunnel's socket hands over coalesced datagrams, by its facts.
+#[must_use]
+pub fn coalesces(facts: &DeviceFacts) -> bool {
+    facts.features & features::HOST_TSO == features::HOST_TSO
+}
+
 /// A tunnel's end with this socket.
 pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: OwnedFd) -> OpenedDevice {
     let facts = DeviceFacts {
@@ -124,8 +130,10 @@ mod tests {
             (opened.descriptors.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
         );
+        assert!(coalesces(&opened.facts), "Linux 5.0");
         drop(opened);
         let opened = udp("genev_sys", facts, Coalescing::Off).expect("it is free");
+        assert!(!coalesces(&opened.facts));
         assert_eq!(opened.facts.features, SENT_FEATURES);
     }
 }
