@@ -4,7 +4,7 @@ use etherparse::{InternetSlice, Ipv6ExtensionSlice, NetSlice, SlicedPacket, Tran
 use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP, ethertype};
 use lasthop_wire::key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey, extract, field};
 use lasthop_wire::too_big::{ANSWER_BYTES_MAX, answer};
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, GSO_TCPV6, HEADER_BYTES, UDP_CSUM_OFFSET};
 use lasthop_wire::{
     HeaderError, Key, Layers, Metadata, Network, Offload, Segmentation, Sum, check_partial, flow_hash,
 };
@@ -220,7 +220,7 @@ fn cut_into_segments(case: &Case) {
     assert!(plan.payload(plan.count()).is_empty());
 }
 
-/// Segment `index` as a wire would carry it.
+/// Segment `index` as a wire would carry it. Its checksum is made by sums of the headers and of the payload in two pieces, as a tunnel's end makes it.
 fn segment(plan: &Segmentation, index: u32, case: &Case, head: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; plan.header_len() as usize];
     let offload = plan.write_header(index, head, &mut bytes);
@@ -229,7 +229,17 @@ fn segment(plan: &Segmentation, index: u32, case: &Case, head: &[u8]) -> Vec<u8>
     assert!(check_partial(&offload, &bytes, bytes.len() as u32) && offload.needs_csum() && !offload.is_gso());
     let start = usize::from(offload.csum_start);
     let field = start + usize::from(offload.csum_offset);
-    let sum = checksum_of(&bytes[start..]);
+    let (headers, body) = bytes[start..].split_at(plan.header_len() as usize - start);
+    let mut pieces = Sum::default();
+    pieces.add(headers);
+    let (first, second) = body.split_at(case.cut % (body.len() + 1));
+    pieces.add(first);
+    pieces.add(second);
+    let sum = match checksum_of(&bytes[start..]) {
+        0 if offload.csum_offset == UDP_CSUM_OFFSET => 0xffff,
+        sum => sum,
+    };
+    assert_eq!(pieces.complete(&offload), sum);
     bytes[field..field + 2].copy_from_slice(&sum.to_be_bytes());
     bytes
 }

@@ -1,7 +1,7 @@
 //! The Internet checksum (RFC 1071) over bytes that arrive in pieces, and the bounds of a partial checksum.
 
 use crate::headers::decided_on_bytes;
-use crate::vnet::Offload;
+use crate::vnet::{Offload, UDP_CSUM_OFFSET};
 
 /// A ones'-complement sum of 16-bit words.
 ///
@@ -99,6 +99,14 @@ impl Sum {
             0 => 0xffff,
             sum => sum,
         }
+    }
+
+    /// The completed checksum of a frame, as a number whose `to_be_bytes` go to `csum_start + csum_offset`. The sum is that of all bytes
+    /// from `csum_start` on.
+    #[inline]
+    #[must_use]
+    pub fn complete(&self, offload: &Offload) -> u16 {
+        if offload.csum_offset == UDP_CSUM_OFFSET { self.finish_udp() } else { self.finish() }
     }
 }
 

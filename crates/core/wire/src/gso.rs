@@ -5,7 +5,9 @@ use core::ops::Range;
 
 use crate::checksum::Sum;
 use crate::headers::{HeaderError, IPV6_BYTES, Layers, Network, PROTO_TCP};
-use crate::vnet::{F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Offload};
+use crate::vnet::{
+    F_NEEDS_CSUM, GSO_SIZE_BYTES_MIN, GSO_TCPV4, GSO_TCPV6, GSO_UDP_L4, Offload, UDP_CSUM_OFFSET,
+};
 
 /// Segments of one frame: bounds the work that a sender can request with one descriptor chain.
 pub const SEGMENTS_MAX: u32 = 128;
@@ -13,8 +15,6 @@ pub const SEGMENTS_MAX: u32 = 128;
 pub const FRAME_BYTES_MAX: u32 = 14 + 4 + 65_535;
 /// Offset of the checksum in a TCP header, in bytes.
 pub const TCP_CSUM_OFFSET: u16 = 16;
-/// Offset of the checksum in a UDP header, in bytes.
-pub const UDP_CSUM_OFFSET: u16 = 6;
 
 /// Offsets in a TCP header, in bytes, and its flags (RFC 9293, 3.1; CWR: RFC 3168, 6.1).
 const TCP_SEQUENCE: usize = 4;

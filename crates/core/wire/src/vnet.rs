@@ -18,6 +18,9 @@ pub const GSO_FRAGMENTS: u8 = 0x40;
 /// TCP with the CWR flag set, which only the first segment carries.
 pub const GSO_ECN: u8 = 0x80;
 
+/// Offset of the checksum in a UDP header, in bytes.
+pub const UDP_CSUM_OFFSET: u16 = 6;
+
 /// Bytes of the header with `num_buffers` (VERSION_1 or MRG_RXBUF).
 pub const HEADER_BYTES: usize = 12;
 /// Bytes of the legacy header, without `num_buffers`.

@@ -75,7 +75,7 @@ pub fn tunnel(name: &str, facts: TunnelFacts, gro: TunnelGro) -> Result<Opening,
     };
     let device = lasthop_netdev::tunnel(name, facts, coalescing)?;
     let mut why = "a controller asked for tunnels".to_owned();
-    if facts.kind.socket() == TunnelSocket::Udp && device.facts.features == 0 {
+    if facts.kind.socket() == TunnelSocket::Udp && !lasthop_netdev::coalesces(&device.facts) {
         why += match gro {
             TunnelGro::Auto => {
                 "; packets are not joined on receipt, since this kernel has no UDP_GRO (Linux 5.0)"

@@ -7,6 +7,10 @@
 //! | [`SEND_SLOTS`] | 256 | buffers | as many as a large ring has; 1 MiB, so that they stay in the second-level cache |
 //! | [`SEND_SLOT_BYTES`] | 4096 | bytes | any frame of 1500 bytes in one, 64 KiB in 17 |
 //! | [`SEND_PARTS_MAX`] | 32 | buffers | more than the longest frame needs, fewer than a system call accepts |
+//! | [`SEND_DATAGRAMS_MAX`] | 384 | datagrams | of one visit: those of 256 KiB that are cut, and room for the 128 of a frame with the smallest ones; their headers take 96 KiB |
+//! | [`MESSAGE_DATAGRAMS_MAX`] | 64 | datagrams | of one message with UDP_SEGMENT: as many as all kernels take (UDP_MAX_SEGMENTS, 128 in new ones); one of 64 KiB has 45 of 1442 bytes |
+//! | [`SEND_PIECES_MAX`] | 1024 | pieces | of all datagrams of one visit: as many as the kernel takes of one message (UIO_MAXIOV) |
+//! | [`INNER_BYTES_MAX`] | 184 | bytes | of the headers of a frame that is cut: as many as the switch has of a packet with a tunnel; longer ones are `bad_gso` |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
 //! | [`RECEIVE_SLOT_BYTES`] | 65728 | bytes | the longest frame with its header and room for a tag; the longest coalesced datagrams (65535) with a tunnel's |
 //! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; any beyond it are older than any timeout |
@@ -42,6 +46,17 @@ pub(crate) const SEND_PARTS_MAX: usize = 32;
 pub(crate) const RECEIVE_SLOTS: u16 = 256;
 /// Bytes of each; an odd number of cache lines, see [`SEND_STRIDE_BYTES`].
 pub(crate) const RECEIVE_SLOT_BYTES: u32 = 1027 * 64;
+
+/// Datagrams that frames of one visit become.
+pub(crate) const SEND_DATAGRAMS_MAX: usize = 384;
+/// Datagrams of one message.
+pub(crate) const MESSAGE_DATAGRAMS_MAX: usize = 64;
+/// Parts of all datagrams of one visit: a head of each, and payloads that lie in up to all buffers.
+pub(crate) const SEND_PIECES_MAX: usize = 2 * SEND_DATAGRAMS_MAX + crate::sys::PARTS_MAX;
+/// The kernel takes no more of one message (UIO_MAXIOV).
+const _: () = assert!(SEND_PIECES_MAX <= 1024);
+/// Bytes of the headers of a frame that is cut, Ethernet to TCP.
+pub(crate) const INNER_BYTES_MAX: usize = 184;
 
 /// Frames that waited at a device without a switch, and are dropped when there is one.
 pub(crate) const STALE_FRAMES_MAX: usize = 4096;

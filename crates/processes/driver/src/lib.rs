@@ -29,7 +29,7 @@
 //! `close`, `futex`.
 //!
 //! **Not checked.** Frames are not parsed, except for the virtio-net header of a frame whose tag is restored, TCP out of tunnels
-//! that may be joined, and packets too long for their tunnel: the switch checks frames from here like those of any guest. The switch has the vNIC's memory mapped. It may change
+//! that may be joined, frames that are cut or summed for a tunnel, and packets too long for it: the switch checks frames from here like those of any guest. The switch has the vNIC's memory mapped. It may change
 //! frames while the kernel reads them, which gains it nothing: it can send any frame anyway.
 //!
 //! **Threading.** One I/O thread serves a lane, and shares nothing with others. One thread uses [`Driver`]; its

@@ -23,6 +23,13 @@ pub(crate) const ERRORS: (libc::c_int, libc::c_int, libc::c_int) = (libc::IPPROT
 /// Same for IPv6.
 pub(crate) const ERRORS_6: (libc::c_int, libc::c_int, libc::c_int) =
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+/// The driver process cuts large frames into datagrams, and completes checksums.
+const SENT_FEATURES: u64 = features::GUEST_CSUM
+    | features::GUEST_TSO4
+    | features::GUEST_TSO6
+    | features::GUEST_ECN
+    | features::GUEST_USO4
+    | features::GUEST_USO6;
 /// The largest packet that a guest may be told of; the outer path bounds packets, datagram by datagram.
 const MTU_BYTES: u32 = 65_000;
 
@@ -36,7 +43,8 @@ pub enum Coalescing {
 }
 
 /// Opens a tunnel port at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
-/// messages. The facts have the offloads of frames from the port if datagrams are coalesced.
+/// messages. The facts have the offloads of frames to the port, and of those
+/// from it if datagrams are coalesced.
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
@@ -75,8 +83,14 @@ pub(crate) fn udp(
     let coalesces = coalescing == Coalescing::Wanted
         && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok();
     let mut opened = end(name, Backend::Udp, tunnel, socket);
-    opened.facts.features = if coalesces { features::HOST_TSO } else { 0 };
+    opened.facts.features = SENT_FEATURES | if coalesces { features::HOST_TSO } else { 0 };
     Ok(opened)
+}
+
+/// Whether a tunnel's socket hands over coalesced datagrams, by its facts.
+#[must_use]
+pub fn coalesces(facts: &DeviceFacts) -> bool {
+    facts.features & features::HOST_TSO == features::HOST_TSO
 }
 
 /// A tunnel's end with this socket.
@@ -116,8 +130,10 @@ mod tests {
             (opened.descriptors.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
         );
+        assert!(coalesces(&opened.facts), "Linux 5.0");
         drop(opened);
         let opened = udp("genev_sys", facts, Coalescing::Off).expect("it is free");
-        assert_eq!(opened.facts.features, 0);
+        assert!(!coalesces(&opened.facts));
+        assert_eq!(opened.facts.features, SENT_FEATURES);
     }
 }

@@ -269,11 +269,8 @@ fn write_tunnelled(
 
 /// Puts the completed checksum into the receiver's copy.
 fn store_checksum(mut packet: Cursor<'_>, offload: Offload, sum: Sum) -> Result<(), StaleSegment> {
-    /// Offset of the checksum in a UDP header, where zero means "none" (RFC 768).
-    const UDP_CSUM_OFFSET: u16 = 6;
-    let value = if offload.csum_offset == UDP_CSUM_OFFSET { sum.finish_udp() } else { sum.finish() };
     packet.advance(usize::from(offload.csum_start) + usize::from(offload.csum_offset));
-    packet.write(&value.to_be_bytes()).map(|_| ())
+    packet.write(&sum.complete(&offload).to_be_bytes()).map(|_| ())
 }
 
 /// The metadata for a receiver, without facts that only the sender claims.

@@ -444,14 +444,11 @@ fn mtu_bytes(header: &Header) -> u16 {
 
 /// Completes a partial checksum.
 fn complete(frame: &mut [u8], offload: &Offload) {
-    /// Offset of the checksum in a UDP header, where zero means "none" (RFC 768).
-    const UDP_CSUM_OFFSET: u16 = 6;
     let mut sum = Sum::default();
     sum.add(frame.get(usize::from(offload.csum_start)..).unwrap_or_default());
-    let value = if offload.csum_offset == UDP_CSUM_OFFSET { sum.finish_udp() } else { sum.finish() };
     let at = usize::from(offload.csum_start) + usize::from(offload.csum_offset);
     if let Some(place) = frame.get_mut(at..at + 2) {
-        place.copy_from_slice(&value.to_be_bytes());
+        place.copy_from_slice(&sum.complete(offload).to_be_bytes());
     }
 }
 

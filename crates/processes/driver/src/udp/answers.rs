@@ -17,11 +17,12 @@ use lasthop_wire::headers::IPV6_BYTES;
 use lasthop_wire::too_big::{ANSWER_BYTES_MAX, ANSWERED_BYTES, answer};
 use lasthop_wire::tunnel::OuterHeader;
 
-use super::arena::{read_span, write_at};
+use super::UdpQueue;
+use super::arena::write_at;
 use super::arrivals::Arrived;
 use super::control::{Endpoint, is_mapped};
+use super::departures::Frame;
 use super::headers::WRITTEN_BYTES_MAX;
-use super::{Frame, UdpQueue};
 use crate::QueueError;
 use crate::bounds::{ANSWER_INTERVAL, ANSWERS_AT_ONCE, ANSWERS_PLACES};
 use crate::sys::Span;
@@ -62,7 +63,7 @@ impl AnswerLimit {
 }
 
 impl UdpQueue {
-    /// Loses the first waiting frame, and those behind it that are as long and take the same path; `mtu`: of the path, if it is known. Of
+    /// Loses the first waiting datagram, and those behind it that are as long and take the same path; `mtu`: of the path, if it is known. Of
     /// frames of one connection that are lost together one is answered. Returns their number.
     pub(super) fn lose_long(
         &mut self,
@@ -70,28 +71,30 @@ impl UdpQueue {
         pair: &mut VnicPair,
         counters: &mut DriverCounters,
     ) -> Result<usize, QueueError> {
-        let (first, mut answered) = (self.done, None);
+        let (first, mut answered) = (self.departures.done, None);
         loop {
             if let Some(mtu) = mtu {
                 self.answer(mtu, &mut answered, pair, counters)?;
             }
-            self.give_back(pair, counters);
+            self.departures.give_back(pair, counters);
             counters.drop(DeviceDropReason::TooLong);
             // Without an MTU, the error may have been of something else.
-            let goes_on = mtu.is_some() && self.waiting() > 0 && self.goes_as(first);
+            let goes_on = mtu.is_some() && self.departures.waiting() > 0 && self.goes_as(first);
             if !goes_on {
-                return Ok(self.done - first);
+                return Ok(self.departures.done - first);
             }
         }
     }
 
-    /// Whether the first waiting frame would be refused as frame `first` was.
+    /// Whether the first waiting datagram would be refused as number `first` was.
     fn goes_as(&self, first: usize) -> bool {
-        let (frame, other) = (self.frames[self.done], self.frames[first]);
-        !frame.is_lost && frame.fragments == other.fragments && self.outbox.is_as_long(self.done, first)
+        let (departures, at) = (&self.departures, self.departures.done);
+        departures.datagrams[at].lost.is_none()
+            && departures.frame(at).fragments == departures.frame(first).fragments
+            && departures.outbox.is_as_long(at, first)
     }
 
-    /// Answers the first waiting frame, unless it is of the connection that was `answered` last.
+    /// Answers the first waiting datagram, unless it is of the connection that was `answered` last.
     fn answer(
         &mut self,
         mtu: u32,
@@ -99,10 +102,9 @@ impl UdpQueue {
         pair: &mut VnicPair,
         counters: &mut DriverCounters,
     ) -> Result<(), GuestError> {
-        let frame = self.frames[self.done];
+        let frame = *self.departures.frame(self.departures.done);
         let (mut head, mut out) = ([0; ANSWERED_BYTES], [0; ANSWER_BYTES_MAX]);
-        let seen = head.len().min(frame.first.len as usize);
-        read_span(pair, frame.first, 0, &mut head[..seen])?;
+        let seen = self.departures.read_start(self.departures.done, pair, &mut head)?;
         let head = &head[..seen];
         let room = mtu.saturating_sub(self.outer_bytes(&frame));
         let answer = answer(head, room, &mut out).filter(|_| !self.facts.kind.is_erspan());
@@ -131,21 +133,22 @@ impl UdpQueue {
 
     /// Bytes of the headers in front of a frame outside.
     fn outer_bytes(&self, frame: &Frame) -> u32 {
-        let (remote, _) = self.outbox.destination(self.done);
+        let (remote, _) = self.departures.outbox.destination(self.departures.done);
         let ip = if is_mapped(remote) { IPV4_BYTES } else { IPV6_BYTES as u32 };
         let udp = if self.facts.kind.socket() == TunnelSocket::Udp { UDP_BYTES } else { 0 };
         ip + udp + frame.head_bytes as u32
     }
 
-    /// The header of a packet that the other host sends through the tunnel of the first waiting frame. None if it is not known which address of
+    /// The header of a packet that the other host sends through the tunnel of the first waiting datagram. None if it is not known which address of
     /// ours it would send it to.
     fn tunnel_back(&self, frame: &Frame, head: &[u8]) -> Option<OuterHeader> {
-        let (remote, port) = self.outbox.destination(self.done);
+        let (remote, port) = self.departures.outbox.destination(self.departures.done);
         let local = Some(frame.local).filter(|local| *local != 0).or_else(|| self.peers.local(remote))?;
         let mut tunnel = Endpoint { remote, port, local, tos: 0, ttl: TTL }.tunnel(self.facts.port);
         let mut start = [0; WRITTEN_BYTES_MAX + ETHERNET_BYTES];
         let end = frame.head_bytes + ETHERNET_BYTES;
-        start[..frame.head_bytes].copy_from_slice(self.outbox.head(self.done).get(..frame.head_bytes)?);
+        start[..frame.head_bytes]
+            .copy_from_slice(self.departures.outbox.head(self.departures.done).get(..frame.head_bytes)?);
         start[frame.head_bytes..end].copy_from_slice(head.get(..ETHERNET_BYTES)?);
         self.headers.read(&start[..end], &mut tunnel).ok()?;
         Some(tunnel)

@@ -33,6 +33,10 @@ impl Headers {
         Self { facts, sequence: (since_epoch_us() >> 4) as u32 }
     }
 
+    pub(super) fn facts(&self) -> &TunnelFacts {
+        &self.facts
+    }
+
     /// Whether there is a checksum over datagrams that is not the kernel's to check.
     pub(super) fn is_summed(&self, tunnel: &OuterHeader) -> bool {
         self.facts.kind.socket() != TunnelSocket::Udp && tunnel.has(flag::CSUM)

@@ -13,7 +13,8 @@ use rustix::io::Errno;
 
 use super::control::{CONTROL_BYTES, Endpoint, read_control, write_control, write_segment_len};
 use super::headers::WRITTEN_BYTES_MAX;
-use crate::sys::{Arena, BATCH, EMPTY, PARTS_MAX, Span, blank, checked};
+use crate::bounds::{INNER_BYTES_MAX, MESSAGE_DATAGRAMS_MAX, SEND_DATAGRAMS_MAX, SEND_PIECES_MAX};
+use crate::sys::{Arena, BATCH, EMPTY, Span, blank, checked};
 
 const _: () = {
     use std::mem::offset_of;
@@ -126,8 +127,17 @@ impl Message {
 
 /// Bytes of datagrams that are sent as one message at most: of the longest datagram of IPv4, less its headers.
 const RUN_BYTES_MAX: usize = 65_535 - 28;
-/// The kernel takes 64 datagrams in a message (UDP_MAX_SEGMENTS).
-const _: () = assert!(BATCH <= 64);
+/// Bytes of a tunnel's header, and of the headers of a part of a frame.
+const HEAD_BYTES_MAX: usize = WRITTEN_BYTES_MAX + INNER_BYTES_MAX;
+
+/// A datagram in an outbox.
+#[derive(Clone, Copy, Debug, Default)]
+struct Entry {
+    /// The destination that it shares with others of its frame.
+    destination: usize,
+    /// Its bytes.
+    len: usize,
+}
 
 /// Datagrams for `sendmmsg`, each with a header of ours in front of its parts in the arena.
 ///
@@ -140,19 +150,22 @@ const _: () = assert!(BATCH <= 64);
 pub(super) struct UdpOutbox {
     arena: Arc<Arena>,
     messages: Box<[libc::mmsghdr; BATCH]>,
-    iovecs: Box<[libc::iovec; PARTS_MAX + BATCH]>,
-    heads: Box<[[u8; WRITTEN_BYTES_MAX]; BATCH]>,
+    /// Of the messages: that of their destination, and the length of their datagrams.
+    message_controls: Box<[Control; BATCH]>,
+    iovecs: Box<[libc::iovec; SEND_PIECES_MAX]>,
+    heads: Box<[[u8; HEAD_BYTES_MAX]; SEND_DATAGRAMS_MAX]>,
+    /// Of the destinations, one for each frame.
     names: Box<[libc::sockaddr_in6; BATCH]>,
     controls: Box<[Control; BATCH]>,
-    /// Bytes of the control data of each datagram, and of the datagram itself.
-    lens: Box<[(usize, usize); BATCH]>,
+    control_lens: [usize; BATCH],
+    destinations: usize,
     /// Its socket knows no addresses of IPv6.
     is_ipv4_only: bool,
     /// Its socket is of UDP: several datagrams can be one message.
     is_udp: bool,
+    entries: ArrayVec<Entry, SEND_DATAGRAMS_MAX>,
     /// The first part of each datagram, and where the last one ends.
-    starts: Box<[usize; BATCH + 1]>,
-    count: usize,
+    starts: Box<[usize; SEND_DATAGRAMS_MAX + 1]>,
     /// Datagrams of the message that the last call failed at, if there is one.
     failed: Option<usize>,
 }
@@ -162,7 +175,7 @@ unsafe impl Send for UdpOutbox {}
 
 impl std::fmt::Debug for UdpOutbox {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "UdpOutbox of {} datagrams", self.count)
+        write!(f, "UdpOutbox of {} datagrams", self.entries.len())
     }
 }
 
@@ -173,19 +186,22 @@ impl UdpOutbox {
             is_ipv4_only: socket == TunnelSocket::RawIpv4,
             is_udp: socket == TunnelSocket::Udp,
             messages: Box::new([blank(); BATCH]),
-            iovecs: Box::new([EMPTY; PARTS_MAX + BATCH]),
-            heads: Box::new([[0; WRITTEN_BYTES_MAX]; BATCH]),
+            message_controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
+            iovecs: Box::new([EMPTY; SEND_PIECES_MAX]),
+            heads: Box::new([[0; HEAD_BYTES_MAX]; SEND_DATAGRAMS_MAX]),
             names: Box::new([no_name(); BATCH]),
             controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
-            lens: Box::new([(0, 0); BATCH]),
-            starts: Box::new([0; BATCH + 1]),
-            count: 0,
+            control_lens: [0; BATCH],
+            destinations: 0,
+            entries: ArrayVec::new(),
+            starts: Box::new([0; SEND_DATAGRAMS_MAX + 1]),
             failed: None,
         }
     }
 
     pub(super) fn clear(&mut self) {
-        self.count = 0;
+        self.entries.clear();
+        self.destinations = 0;
     }
 
     /// Takes the number of datagrams of the message that the last [`Self::send`] failed at. None if it did not fail: then the socket's error
@@ -196,35 +212,56 @@ impl UdpOutbox {
 
     /// Where an entered datagram goes, and the port there.
     pub(super) fn destination(&self, at: usize) -> (u128, u16) {
-        let name = &self.names[at];
+        let name = &self.names[self.entries[at].destination];
         (u128::from_be_bytes(name.sin6_addr.s6_addr), u16::from_be(name.sin6_port))
     }
 
-    /// The first bytes of an entered datagram: all of the tunnel's header, and behind it nothing of use.
-    pub(super) fn head(&self, at: usize) -> &[u8; WRITTEN_BYTES_MAX] {
+    /// The first bytes of an entered datagram: all of the tunnel's header, the headers of a part of a frame, and behind them nothing of use.
+    pub(super) fn head(&self, at: usize) -> &[u8; HEAD_BYTES_MAX] {
         &self.heads[at]
     }
 
     /// Whether datagram `at` would be refused for its length where `other` was: it is no shorter, and takes the same path.
     pub(super) fn is_as_long(&self, at: usize, other: usize) -> bool {
-        self.lens[at].1 >= self.lens[other].1 && self.is_alike(at, other)
+        self.entries[at].len >= self.entries[other].len && self.is_alike(at, other)
     }
 
     /// Whether two datagrams go to the same host with the same fields.
     fn is_alike(&self, at: usize, other: usize) -> bool {
-        let control = |at: usize| &self.controls[at].0[..self.lens[at].0];
-        self.destination(at) == self.destination(other) && control(at) == control(other)
+        let control = |of: usize| &self.controls[of].0[..self.control_lens[of]];
+        let [one, two] = [at, other].map(|at| self.entries[at].destination);
+        one == two || (self.destination(at) == self.destination(other) && control(one) == control(two))
     }
 
-    /// Adds a datagram to `to`: `head`, then the parts. Returns false, without adding it, if there is no room.
-    pub(super) fn add(&mut self, to: &Endpoint, head: &[u8], parts: impl Iterator<Item = Span>) -> bool {
-        let at = self.count;
-        if at == BATCH || head.len() > WRITTEN_BYTES_MAX {
+    /// Begins a frame: its datagrams go `to` there. Returns false if there is no room.
+    pub(super) fn begin(&mut self, to: &Endpoint) -> bool {
+        let at = self.destinations;
+        let (Some(name), Some(control)) = (self.names.get_mut(at), self.controls.get_mut(at)) else {
+            return false;
+        };
+        name.sin6_family = if self.is_ipv4_only { libc::AF_INET } else { libc::AF_INET6 } as _;
+        name.sin6_port = to.port.to_be();
+        name.sin6_addr.s6_addr = to.remote.to_be_bytes();
+        // Where a sockaddr_in has its address; one of IPv6 has no label.
+        name.sin6_flowinfo = if self.is_ipv4_only { (to.remote as u32).to_be() } else { 0 };
+        self.control_lens[at] = write_control(to, self.is_ipv4_only, &mut control.0);
+        self.destinations += 1;
+        true
+    }
+
+    /// Adds a datagram of the frame that began last: `head`, `inner`, then the parts. Returns false, without adding it, if there is no room.
+    pub(super) fn push(&mut self, head: &[u8], inner: &[u8], parts: impl Iterator<Item = Span>) -> bool {
+        let at = self.entries.len();
+        let head_len = head.len() + inner.len();
+        let Some(destination) = self.destinations.checked_sub(1) else { return false };
+        if self.entries.is_full() || head_len > HEAD_BYTES_MAX {
             return false;
         }
-        self.heads[at][..head.len()].copy_from_slice(head);
+        let place = &mut self.heads[at];
+        place[..head.len()].copy_from_slice(head);
+        place[head.len()..head_len].copy_from_slice(inner);
         let (mut end, mut len) = (self.starts[at], 0);
-        let first = libc::iovec { iov_base: self.heads[at].as_mut_ptr().cast(), iov_len: head.len() };
+        let first = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: head_len };
         let rest = parts.map(|span| self.arena.iovec(span));
         for iovec in std::iter::once(first).chain(rest) {
             let Some(place) = self.iovecs.get_mut(end) else { return false };
@@ -232,15 +269,8 @@ impl UdpOutbox {
             end += 1;
             len += iovec.iov_len;
         }
-        let name = &mut self.names[at];
-        name.sin6_family = if self.is_ipv4_only { libc::AF_INET } else { libc::AF_INET6 } as _;
-        name.sin6_port = to.port.to_be();
-        name.sin6_addr.s6_addr = to.remote.to_be_bytes();
-        // Where a sockaddr_in has its address; one of IPv6 has no label.
-        name.sin6_flowinfo = if self.is_ipv4_only { (to.remote as u32).to_be() } else { 0 };
-        self.lens[at] = (write_control(to, self.is_ipv4_only, &mut self.controls[at].0), len);
-        self.count += 1;
-        self.starts[self.count] = end;
+        self.entries.push(Entry { destination, len });
+        self.starts[at + 1] = end;
         true
     }
 
@@ -249,7 +279,7 @@ impl UdpOutbox {
     /// # Errors
     /// Errors of sendmmsg(2) for the first of them.
     pub(super) fn send(&mut self, fd: BorrowedFd<'_>, first: usize, end: usize) -> Result<usize, Errno> {
-        let end = end.min(self.count);
+        let end = end.min(self.entries.len());
         match self.send_runs(fd, first, end, self.is_udp) {
             // The kernel does not know UDP_SEGMENT, or cannot cut these: they are longer than their path takes, or IPsec encrypts them.
             Err(Errno::INVAL | Errno::IO | Errno::MSGSIZE | Errno::OPNOTSUPP)
@@ -263,10 +293,10 @@ impl UdpOutbox {
 
     /// Datagrams from number `first` on that one message can have: as long as the first, and to the same host.
     fn run(&self, first: usize, end: usize) -> usize {
-        let len = self.lens[first].1;
+        let len = self.entries[first].len;
         let (mut bytes, mut next) = (len, first + 1);
-        while next < end {
-            let next_len = self.lens[next].1;
+        while next < end.min(first + MESSAGE_DATAGRAMS_MAX) {
+            let next_len = self.entries[next].len;
             bytes += next_len;
             if next_len > len || bytes > RUN_BYTES_MAX || !self.is_alike(next, first) {
                 break;
@@ -288,7 +318,7 @@ impl UdpOutbox {
     ) -> Result<usize, Errno> {
         let mut runs: ArrayVec<usize, BATCH> = ArrayVec::new();
         let mut at = first;
-        while at < end {
+        while at < end && !runs.is_full() {
             let run = if joins { self.run(at, end) } else { 1 };
             self.point(runs.len(), at, run);
             runs.push(run);
@@ -309,15 +339,17 @@ impl UdpOutbox {
     /// Has message `index` send `run` datagrams from number `at` on.
     fn point(&mut self, index: usize, at: usize, run: usize) {
         let (start, stop) = (self.starts[at], self.starts[at + run]);
-        let (mut control_len, len) = self.lens[at];
-        let control = &mut self.controls[at].0;
+        let Entry { destination, len } = self.entries[at];
+        let mut control_len = self.control_lens[destination];
+        let control = &mut self.message_controls[index].0;
+        control[..control_len].copy_from_slice(&self.controls[destination].0[..control_len]);
         if run > 1 {
             control_len += write_segment_len(len as u16, &mut control[control_len..]); // at most RUN_BYTES_MAX
         }
         let header = &mut self.messages[index].msg_hdr;
         header.msg_iov = self.iovecs[start..stop].as_mut_ptr();
         header.msg_iovlen = (stop - start) as _;
-        header.msg_name = std::ptr::from_mut(&mut self.names[at]).cast();
+        header.msg_name = std::ptr::from_mut(&mut self.names[destination]).cast();
         header.msg_namelen = size_of::<libc::sockaddr_in6>() as _;
         header.msg_control = control.as_mut_ptr().cast();
         header.msg_controllen = control_len as _;
@@ -344,7 +376,8 @@ mod tests {
         let port = here.local_addr().expect("its address").port();
         let to = Endpoint { remote: 1, port, ttl: 64, ..Endpoint::default() };
         for (number, len) in (1..).zip(LENS) {
-            assert!(outbox.add(&to, &[number; WRITTEN_BYTES_MAX][..len], std::iter::empty()));
+            assert!(outbox.begin(&to));
+            assert!(outbox.push(&[number; WRITTEN_BYTES_MAX][..len], &[], std::iter::empty()));
         }
         let mut at = 0;
         for run in RUNS {
@@ -390,7 +423,7 @@ mod tests {
         for other in others {
             let mut outbox = UdpOutbox::new(Arc::clone(&arena), TunnelSocket::Udp);
             for to in [to, other, other] {
-                assert!(outbox.add(&to, &[0; 20], std::iter::empty()));
+                assert!(outbox.begin(&to) && outbox.push(&[0; 20], &[], std::iter::empty()));
             }
             assert_eq!((outbox.run(0, 3), outbox.run(1, 3), outbox.run(1, 2)), (1, 2, 1), "{other:?}");
         }

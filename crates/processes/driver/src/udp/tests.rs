@@ -1,5 +1,6 @@
 //! Datagrams of a real socket on their way to a switch that is played here.
 
+mod cut;
 mod long;
 
 use std::net::UdpSocket;

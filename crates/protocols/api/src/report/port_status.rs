@@ -160,6 +160,9 @@ pub struct DeviceCounters {
     pub withheld: u64,
     /// Fetched from the switch.
     pub from_switch: FrameCount,
+    /// Datagrams that large frames from the switch were cut into, but the first of each.
+    #[serde(default)]
+    pub cut: u64,
     /// Delivered to the device.
     pub to_device: FrameCount,
     /// Dropped by the kernel, because they were not read in time.
@@ -184,6 +187,7 @@ impl From<&DriverCounters> for DeviceCounters {
             answers: counters.answers,
             withheld: counters.withheld,
             from_switch: counters.from_switch,
+            cut: counters.cut,
             to_device: counters.to_device,
             missed: counters.missed,
             drops: drops.filter(|(_, count)| *count > 0).collect(),

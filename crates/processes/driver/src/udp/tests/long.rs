@@ -6,7 +6,7 @@ use std::time::Duration;
 use lasthop_device::{DeviceDropReason, TunnelFacts, TunnelKind};
 use lasthop_netdev::Coalescing;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES, flag};
-use lasthop_wire::vnet;
+use lasthop_wire::{Offload, vnet};
 
 use super::{Frame, Tunnel, datagram, over, segment};
 use crate::bounds::{SEND_SLOT_BYTES, SEND_SLOTS};
@@ -18,7 +18,7 @@ const MTU: u16 = (65_536 - 40 - 8 - 8 - 14) as u16;
 const ID: u64 = 77;
 
 /// A tunnel's end as the supervisor opens it, and another host, which has sent nothing.
-fn ends() -> (Tunnel, UdpSocket) {
+pub(super) fn ends() -> (Tunnel, UdpSocket) {
     let free = UdpSocket::bind("[::]:0").expect("a port");
     let port = free.local_addr().expect("its address").port();
     drop(free);
@@ -29,12 +29,12 @@ fn ends() -> (Tunnel, UdpSocket) {
     (over(opened.descriptors.remove(0), port, port, false), there)
 }
 
-fn port(socket: &UdpSocket) -> u16 {
+pub(super) fn port(socket: &UdpSocket) -> u16 {
     socket.local_addr().expect("its address").port()
 }
 
 /// As a flow sets it for packets to a port of this host.
-fn tunnel_to(tp_dst: u16) -> OuterHeader {
+pub(super) fn tunnel_to(tp_dst: u16) -> OuterHeader {
     let flags = flag::SEND | flag::IPV6 | flag::KEY | flag::DONT_FRAGMENT;
     let dst = Ipv6Addr::LOCALHOST.to_bits();
     OuterHeader { flags, ttl: 64, tp_dst, id: ID, dst, ..OuterHeader::default() }
@@ -51,12 +51,23 @@ fn long(source: u8, is_fixed: bool) -> Vec<u8> {
 impl Tunnel {
     /// Acts as a switch: delivers a frame for a tunnel.
     fn deliver(&mut self, tunnel: &OuterHeader, frame: &[u8]) {
+        self.deliver_in(SEND_SLOT_BYTES as usize, &Offload::default(), tunnel, frame);
+    }
+
+    /// The same for a frame whose checksum or segmentation is left to the tunnel, in buffers of which each gets `part_bytes`.
+    pub(super) fn deliver_in(
+        &mut self,
+        part_bytes: usize,
+        offload: &Offload,
+        tunnel: &OuterHeader,
+        frame: &[u8],
+    ) {
         let mut metadata = [0; TUNNEL_BYTES];
         let _ = tunnel.emit(&mut metadata);
         let mut bytes = [&[0; vnet::HEADER_BYTES][..], &metadata, frame].concat();
-        let parts = bytes.len().div_ceil(SEND_SLOT_BYTES as usize) as u16;
-        bytes[10..12].copy_from_slice(&parts.to_le_bytes());
-        for part in bytes.chunks(SEND_SLOT_BYTES as usize) {
+        let parts = bytes.len().div_ceil(part_bytes) as u16;
+        bytes[..vnet::HEADER_BYTES].copy_from_slice(&offload.emit(parts));
+        for part in bytes.chunks(part_bytes) {
             let head = self.rx.head(0).expect("a buffer");
             let descriptor = self.rx.descriptor(head);
             self.rx.take(1);
@@ -68,7 +79,7 @@ impl Tunnel {
     }
 
     /// Has the driver send what was delivered; all frames that it has for the switch then.
-    fn pass(&mut self) -> Vec<(OuterHeader, Frame)> {
+    pub(super) fn pass(&mut self) -> Vec<(OuterHeader, Frame)> {
         use crate::Queue;
         self.queue.send(&mut self.pair, &mut self.counters).expect("sent");
         self.pair.rx.flush().expect("published");
@@ -87,12 +98,12 @@ impl Tunnel {
         frames
     }
 
-    fn lost(&self, reason: DeviceDropReason) -> u64 {
+    pub(super) fn lost(&self, reason: DeviceDropReason) -> u64 {
         self.counters.dropped(reason)
     }
 
     /// Has a datagram arrive from the other host, so that its address for us is known.
-    fn hear_from(&mut self, there: &UdpSocket) {
+    pub(super) fn hear_from(&mut self, there: &UdpSocket) {
         let here = self.sender.peer_addr().expect("its address");
         there.send_to(&datagram(ID, &segment(0, 10)), here).expect("sent");
         self.receive();
@@ -213,7 +224,7 @@ fn errors_that_other_hosts_cause_cost_no_frame() {
         let len = there.recv(&mut got).expect("a datagram");
         assert_eq!(got[8..len], segment(round, 100));
     }
-    assert_eq!((tunnel.counters.to_device.frames, tunnel.counters.drops), (200, [0; 9]));
+    assert_eq!((tunnel.counters.to_device.frames, tunnel.counters.drops), (200, [0; 10]));
     // The same when it receives.
     tunnel.deliver(&tunnel_to(nobody), &segment(0, 20));
     tunnel.pass();

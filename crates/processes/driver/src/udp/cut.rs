@@ -1,0 +1,115 @@
+//! The tunnel's end cuts TSO and USO frames into datagrams, and completes partial checksums, which the switch leaves to it. The segments are those that
+//! the switch would make (`lasthop_wire::gso`), byte by byte.
+//!
+//! ```text
+//!   frame       | headers | payload 1 | payload 2 | payload 3 |                 in the vNIC's memory, in buffers of the ring
+//!   datagrams   [ tunnel, headers 1 ] payload 1   [ tunnel, headers 2 ] payload 2   ...
+//!                 in the outbox       where it is                                     summed, and not copied
+//! ```
+
+use arrayvec::ArrayVec;
+use lasthop_device::DeviceDropReason;
+use lasthop_frontend::VnicPair;
+use lasthop_guestmem::StaleSegment;
+use lasthop_wire::{Offload, Segmentation, Sum, check_partial};
+
+use super::arena::{SpanCursor, add_span, read_span, write_at};
+use super::departures::{Departures, Spans};
+use crate::bounds::INNER_BYTES_MAX;
+use crate::sys::Span;
+
+/// Whether a frame could be entered, or why it is lost.
+type Entered = Result<(), DeviceDropReason>;
+
+impl Departures {
+    /// Enters the last frame, which lies in these spans, after doing what its virtio-net header asks for.
+    pub(super) fn enter_offloaded(
+        &mut self,
+        head: &[u8],
+        offload: Offload,
+        spans: &Spans,
+        pair: &VnicPair,
+    ) -> Result<Entered, StaleSegment> {
+        let len_bytes: u32 = spans.iter().map(|span| span.len).sum(); // SEND_PARTS_MAX short ones
+        if offload.is_gso() {
+            return self.cut(head, offload, (spans, len_bytes), pair);
+        }
+        if offload.needs_csum() && !complete(offload, (spans, len_bytes), pair)? {
+            return Ok(Err(DeviceDropReason::BadGso));
+        }
+        self.enter(head, (&[], len_bytes as usize), spans);
+        Ok(Ok(()))
+    }
+
+    /// Cuts a frame. All or none of its datagrams are entered.
+    fn cut(
+        &mut self,
+        head: &[u8],
+        offload: Offload,
+        (spans, len_bytes): (&[Span], u32),
+        pair: &VnicPair,
+    ) -> Result<Entered, StaleSegment> {
+        let (mut start, mut inner) = ([0; INNER_BYTES_MAX], [0; INNER_BYTES_MAX]);
+        let seen = read_start(spans, pair, &mut start)?;
+        let start = &start[..seen];
+        let Ok(plan) = Segmentation::plan(start, &offload, len_bytes) else {
+            return Ok(Err(DeviceDropReason::BadGso));
+        };
+        let inner = &mut inner[..plan.header_len() as usize]; // they are in sight
+        let mut cursor = SpanCursor::new(spans);
+        cursor.advance(plan.header_len());
+        for index in 0..plan.count() {
+            let payload = plan.payload(index);
+            let partial = plan.write_header(index, start, inner);
+            let mut sum = Sum::default();
+            sum.add(&inner[usize::from(partial.csum_start)..]);
+            let pieces = cursor.take(payload.end - payload.start);
+            for piece in &pieces {
+                add_span(&mut sum, pair, *piece, 0)?;
+            }
+            let field = usize::from(partial.csum_start + partial.csum_offset);
+            inner[field..field + 2].copy_from_slice(&sum.complete(&partial).to_be_bytes());
+            let len_bytes = plan.header_len() + (payload.end - payload.start);
+            self.enter(head, (inner, len_bytes as usize), &pieces);
+        }
+        Ok(Ok(()))
+    }
+}
+
+/// Completes a frame's checksum where it lies. False if its place is none.
+fn complete(
+    offload: Offload,
+    (spans, len_bytes): (&[Span], u32),
+    pair: &VnicPair,
+) -> Result<bool, StaleSegment> {
+    let mut start = [0; INNER_BYTES_MAX];
+    let seen = read_start(spans, pair, &mut start)?;
+    if !check_partial(&offload, &start[..seen], len_bytes) {
+        return Ok(false);
+    }
+    let (mut cursor, mut sum) = (SpanCursor::new(spans), Sum::default());
+    cursor.advance(u32::from(offload.csum_start));
+    let mut field = cursor.clone();
+    field.advance(u32::from(offload.csum_offset));
+    for piece in &cursor.take(len_bytes - u32::from(offload.csum_start)) {
+        add_span(&mut sum, pair, *piece, 0)?;
+    }
+    for byte in sum.complete(&offload).to_be_bytes() {
+        for piece in &field.take(1) {
+            write_at(pair, piece.offset, &[byte])?;
+        }
+    }
+    Ok(true)
+}
+
+/// Copies out the first bytes of a frame; their number.
+fn read_start(spans: &[Span], pair: &VnicPair, out: &mut [u8]) -> Result<usize, StaleSegment> {
+    let pieces: ArrayVec<Span, _> = SpanCursor::new(spans).take(out.len() as u32);
+    let mut seen = 0;
+    for piece in &pieces {
+        let end = seen + piece.len as usize;
+        read_span(pair, *piece, 0, &mut out[seen..end])?;
+        seen = end;
+    }
+    Ok(seen)
+}
