@@ -25,7 +25,7 @@ check: ## formatting, clippy, the plan of the crates, the crates' fast tests; be
 	@tools/check
 
 test: ## lints, the crates' tests, real guests (installs what is missing)
-	@tools/deps test
+	@tools/deps lint
 	@tools/test
 
 test-systemd: build ## package and service under systemd, in a virtual machine with a disk of its own; as root, some ten minutes

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PATIENCE_S = 300
 # How long a guest may run. A test ends guests that only serve others.
 LIMIT_S = 600
+# iperf3's words for a test of TCP: a thousand of the largest frames. A time instead would load all CPUs, and other tests wait.
+BULK = "-n 64M"
 
 
 class Failure(Exception):
