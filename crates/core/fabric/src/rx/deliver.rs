@@ -156,7 +156,7 @@ impl Delivery<'_> {
         let reservation = &mut *self.reservation;
         let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
         reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
-        let complete_csum = offload.needs_csum() && !self.capabilities.csum;
+        let complete_csum = self.capabilities.lack_csum(offload);
         let buffers =
             Buffers { segments: reservation.segments(), count: reservation.buffers(), header_bytes };
         if self.is_metered {
@@ -192,7 +192,7 @@ impl Buffers<'_> {
         capabilities: Capabilities,
         frame: &Frame<'_>,
     ) -> Result<Delivered, StaleSegment> {
-        let complete_csum = frame.offload.needs_csum() && !capabilities.csum;
+        let complete_csum = capabilities.lack_csum(frame.offload);
         copy_out(map, self, frame, frame.offload, &Body::Whole, complete_csum)?;
         Ok(Delivered {
             packets: 1,
@@ -280,6 +280,14 @@ pub(crate) fn as_received(offload: Offload) -> Offload {
 }
 
 impl Capabilities {
+    /// Whether the checksum of a frame is completed for the receiver. A tunnel's end gets partial checksums of large frames only:
+    /// those of others cost less while they are copied than later.
+    #[inline(always)]
+    fn lack_csum(&self, offload: Offload) -> bool {
+        let is_tunnel = self.header_bytes > HEADER_BYTES;
+        offload.needs_csum() && (!self.csum || (is_tunnel && !offload.is_gso()))
+    }
+
     /// Whether the receiver takes this GSO frame as it is.
     #[inline(always)] // left to itself the compiler calls it, which takes registers from loops
     pub(crate) fn takes_gso(&self, offload: Offload) -> bool {
