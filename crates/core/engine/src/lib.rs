@@ -469,8 +469,8 @@ impl Engine {
     ///
     /// # Errors
     /// [`EngineError::NoSuchPort`], [`EngineError::NoSuchPair`], [`EngineError::NoSuchWorker`], [`EngineError::NotRunning`],
-    /// [`EngineError::PairStops`], [`EngineError::StillMoving`], [`EngineError::AwaitsAnswers`], [`EngineError::NoAnswer`]: by the old home, and the pair
-    /// stays; or by the new home, which gets it later.
+    /// [`EngineError::PairStops`], [`EngineError::StillMoving`], [`EngineError::AwaitsAnswers`], [`EngineError::NoAnswer`]:
+    /// by the old home, and the pair stays; or by the new home, which gets it later.
     pub fn move_pair(&self, port: PortId, pair: u16, worker: usize) -> Result<(), EngineError> {
         let pairs = self.table().get(port).map(|record| record.config.queue_pairs);
         let pairs = pairs.ok_or(EngineError::NoSuchPort(port))?;

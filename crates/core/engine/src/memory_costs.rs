@@ -4,9 +4,9 @@
 //! sparse and place buffers all over it: then the switch allocates it, page tables included. An access also waits for
 //! as long as the front end punches holes around it. So some visits are metered (`lasthop_fabric::VisitMeter`): one in
 //! 64, each for all of those, and one after 8 MiB of frames, for itself. All are metered for a second after a round
-//! that took long while its thread waited, after many page faults in visits that were not metered, and once much of a port's memory was filled.
-//! Page faults are charged to the port in whose memory they were. At intervals the switch reads how much of its files
-//! is allocated. Their growth, up to the switch's faults there, counts as filled by the switch. A port's rings stop
+//! that took long while its thread waited, after many page faults in visits that were not metered, and once much of a
+//! port's memory was filled. Page faults are charged to the port in whose memory they were. At intervals the switch reads
+//! how much of its files is allocated. Their growth, up to the switch's faults there, counts as filled by the switch. A port's rings stop
 //! when that is too much, or when its memory keeps stalling workers.
 
 use std::collections::HashMap;

@@ -8,6 +8,7 @@
 use lasthop_guestmem::{MemoryMap, Place, Segment};
 use lasthop_module_api::{Header, PortId};
 use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
+use lasthop_stages::{Stages, WorkStage};
 use lasthop_sync::{CombiningGuard, full_fence};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
@@ -23,7 +24,6 @@ use crate::tx::sender::{Fetched, Sender};
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId, Signal, tools};
-use lasthop_stages::{Stages, WorkStage};
 
 impl Fabric {
     /// As [`Self::begin_visit`], if the ring is empty or has one usual chain. Otherwise `None`, and nothing has

@@ -4,6 +4,7 @@ use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Place, Rest, Segment, StaleSegment, Window};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_ring::{DESC_WRITE, DeviceRing};
+use lasthop_stages::{Stages, WorkStage};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -12,7 +13,6 @@ use crate::frame::{Source, shape};
 use crate::reference::{Delivered, PacketCopy};
 use crate::rx::deliver::as_received;
 use crate::rx::receive_ring::RxQueue;
-use lasthop_stages::{Stages, WorkStage};
 
 /// The virtio-net header of a frame that needs no offload, in one buffer.
 pub(crate) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];

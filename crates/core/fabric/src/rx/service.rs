@@ -2,6 +2,7 @@
 
 use arrayvec::ArrayVec;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
+use lasthop_stages::WorkStage;
 use lasthop_sync::{CombiningGuard, full_fence};
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -18,7 +19,6 @@ use crate::side_table::SegmentBuffer;
 use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
 use crate::{RingId, Signal};
-use lasthop_stages::WorkStage;
 
 /// A worker's counters for a receiver.
 #[derive(Debug, Default)]

@@ -9,12 +9,12 @@
 //! ```
 
 use lasthop_module_api::PortId;
+use lasthop_stages::WorkStage;
 
 use crate::reference::PacketRef;
 use crate::side_table::SegmentBuffer;
 use crate::tx::senders::Senders;
 use crate::{Fabric, RingId};
-use lasthop_stages::WorkStage;
 
 /// Called at the end of each lap while a fabric is metered.
 pub trait VisitMeter: Send {

@@ -8,6 +8,7 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Hashes, Header, IMAGES_M
 use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
 };
+use lasthop_stages::{Stages, WorkStage};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
@@ -18,7 +19,6 @@ use crate::tx::chain::{Chain, ReadFrames, read_one_piece, read_pieces, read_usua
 use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
-use lasthop_stages::{Stages, WorkStage};
 
 /// A worker's part of the transmit side of a port.
 #[derive(Debug, Default)]

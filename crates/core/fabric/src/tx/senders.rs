@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
+use lasthop_stages::Stages;
 use lasthop_sync::full_fence;
 
 use crate::RingId;
@@ -19,7 +20,6 @@ use crate::tx::meter::Metering;
 use crate::tx::moves::Moved;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
-use lasthop_stages::Stages;
 
 /// A worker's transmit sides of all ports.
 #[derive(Debug)]

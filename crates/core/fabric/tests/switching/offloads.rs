@@ -135,3 +135,26 @@ fn headers_that_change_after_the_check_are_delivered_as_they_were_checked() {
         assert_conserved(&fabric, &[PortId(1), PortId(2)]);
     }
 }
+
+#[test]
+fn a_tunnels_end_gets_large_frames_as_they_are_and_small_ones_with_their_sums() {
+    let header_bytes = lasthop_wire::vnet::HEADER_BYTES + lasthop_wire::tunnel::TUNNEL_BYTES;
+    let mut fabric = flooding_fabric(2);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver =
+        TestGuest::attach(&mut fabric, 2, Capabilities { header_bytes, ..everything() }, 64, 8192);
+    receiver.post(8);
+    for (payload_len, gso_size) in [(3000, 1000), (100, 0)] {
+        let (frame, csum_start) = tcp_frame(false, &vec![7; payload_len]);
+        let gso_type = if gso_size > 0 { GSO_TCPV4 } else { GSO_NONE };
+        let csum_start = csum_start as u16;
+        let offload =
+            Offload { flags: F_NEEDS_CSUM, gso_type, hdr_len: 54, gso_size, csum_start, csum_offset: 16 };
+        assert!(sender.queue(&frame, offload));
+        fabric.visit(sender.tx_ring(), 0);
+        let received = receiver.receive().unwrap();
+        assert_eq!(received.offload.needs_csum(), gso_size > 0);
+        assert_eq!(check_tcp(&received).1.len(), payload_len);
+    }
+    assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+}
