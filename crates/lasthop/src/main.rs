@@ -18,9 +18,10 @@ use std::process::ExitCode;
 
 use lasthop_cli::Part;
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::logging;
+use lasthop_runtime::{logging, signals};
 
 fn main() -> ExitCode {
+    signals::unblock();
     logging::begin();
     match start() {
         Ok(code) => code,

@@ -34,6 +34,26 @@ fn sigterm_leaves_nothing_behind() {
     assert!(!is_alive(inner));
 }
 
+/// The thread that starts processes has no descriptor to which a handler writes: a signal that came to it would be lost.
+#[test]
+fn each_process_handles_signals_but_in_the_thread_that_starts_processes() {
+    let switch = Switch::start(&["--vnic", "a"]);
+    let mut blocking = Vec::new();
+    for process in switch.children().into_iter().chain([switch.pid()]) {
+        let threads = std::fs::read_dir(format!("/proc/{process}/task")).expect("threads").flatten();
+        for thread in threads.filter(|thread| thread.path().exists()) {
+            let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else { continue };
+            let field = |name: &str| {
+                status.lines().find_map(|line| line.strip_prefix(name)).expect("a field").trim().to_owned()
+            };
+            if u64::from_str_radix(&field("SigBlk:"), 16).expect("a mask") != 0 {
+                blocking.push((process, field("Name:")));
+            }
+        }
+    }
+    assert_eq!(blocking, [(switch.pid(), "spawner".to_owned())]);
+}
+
 /// The objects of a log in JSON.
 fn objects(log: &str) -> Vec<serde_json::Value> {
     log.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|why| panic!("{why}: {line}"))).collect()

@@ -30,3 +30,4 @@ pub mod poller;
 pub mod procfs;
 pub mod sandbox;
 pub mod signals;
+mod sys;

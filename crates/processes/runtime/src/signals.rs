@@ -9,6 +9,7 @@ use std::sync::atomic::AtomicBool;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::fault::Fault;
+use crate::sys;
 
 /// Readable once the process was told to end.
 #[derive(Debug)]
@@ -41,6 +42,12 @@ impl AsFd for Signals {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
+}
+
+/// Blocks no signal, whatever this process inherited: its parent's thread that starts processes blocks all. For the
+/// start of a process.
+pub fn unblock() {
+    sys::unblock_signals();
 }
 
 /// Ignores SIGTERM and SIGINT: the process ends when its supervisor tells it to or is gone.
