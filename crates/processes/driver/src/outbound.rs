@@ -167,7 +167,7 @@ impl Outbound {
     #[inline]
     fn take(&mut self, pair: &mut VnicPair) -> Result<Frame, GuestError> {
         let first = take_buffer(pair)?;
-        let header = read_header(pair, first)?;
+        let header = read_header::<HEADER_BYTES>(pair, first)?;
         let parts =
             if pair.is_mergeable() { usize::from(u16::from_le_bytes([header[10], header[11]])) } else { 1 };
         if !(1..=SEND_PARTS_MAX).contains(&parts) {
@@ -261,10 +261,14 @@ pub(crate) fn take_buffer(pair: &mut VnicPair) -> Result<Used, GuestError> {
     Ok(used)
 }
 
+/// Reads the header in front of a frame, whose first buffer is `first`.
 #[inline]
-fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], GuestError> {
-    let mut header = [0; HEADER_BYTES];
-    if (first.len as usize) < HEADER_BYTES {
+pub(crate) fn read_header<const BYTES: usize>(
+    pair: &VnicPair,
+    first: Used,
+) -> Result<[u8; BYTES], GuestError> {
+    let mut header = [0; BYTES];
+    if (first.len as usize) < BYTES {
         return Err(broken("it is shorter than its header"));
     }
     let arena = pair.arena();

@@ -11,8 +11,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
 use lasthop_frontend::{GuestError, VnicPair};
-use lasthop_guestmem::{Segment, StaleSegment};
-use lasthop_ring::Used;
+use lasthop_guestmem::StaleSegment;
 use lasthop_wire::gso::SEGMENTS_MAX;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, flag, gre};
 use lasthop_wire::{Offload, Sum, vnet};
@@ -23,7 +22,7 @@ use super::fragments::Fragments;
 use super::headers::{Headers, TAGGED_BYTES, WRITTEN_BYTES_MAX};
 use super::sys::UdpOutbox;
 use crate::bounds::{BATCH, SEND_BYTES_MAX, SEND_DATAGRAMS_MAX, SEND_PARTS_MAX};
-use crate::outbound::{at, broken, lend, take_buffer};
+use crate::outbound::{at, broken, lend, read_header, take_buffer};
 use crate::sys::{Arena, PARTS_MAX, Span};
 
 /// The buffers of a frame, header not counted.
@@ -276,15 +275,4 @@ fn write_header(
         gre::write_checksum(sum, &mut head[..len]);
     }
     Ok(Some(len))
-}
-
-fn read_header(pair: &VnicPair, first: Used) -> Result<[u8; HEADER_BYTES], GuestError> {
-    let mut header = [0; HEADER_BYTES];
-    if (first.len as usize) < HEADER_BYTES {
-        return Err(broken("it is shorter than its header"));
-    }
-    let arena = pair.arena();
-    let segment = Segment { offset: arena.offset + u64::from(at(first.token as u16)), ..arena };
-    pair.map().read(segment, 0, &mut header)?;
-    Ok(header)
 }
