@@ -45,7 +45,7 @@ impl HashKey {
                 .wrapping_add(folded_product(src_high.wrapping_add(k4), dst_high.wrapping_add(k5))),
         };
         // Ports have a key of their own in either case: a sum with them would keep their differences.
-        keyed_pair(self.pair(), addresses, last) as u32
+        of_two_words(self.pair(), addresses, last)
     }
 
     /// The words that IPv4 tuples are hashed with.
@@ -59,9 +59,9 @@ impl HashKey {
     }
 }
 
-/// Hashes an IPv4 tuple: its addresses in one word, and its last word, with [`HashKey::pair`].
+/// Hashes a tuple: its addresses as one word, and its last word, with [`HashKey::pair`].
 #[inline(always)]
-pub(crate) fn of_tuple4(pair: [u64; 2], addresses: u64, last: u64) -> u32 {
+pub(crate) fn of_two_words(pair: [u64; 2], addresses: u64, last: u64) -> u32 {
     keyed_pair(pair, addresses, last) as u32
 }
 

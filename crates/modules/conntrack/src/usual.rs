@@ -224,7 +224,7 @@ impl UsualZone<'_> {
             return self.shared.key.of_words_of_tuple(&packet.tuple_words(last));
         }
         let ends = packet.ends4();
-        crate::hash::of_tuple4(self.key, ends.addresses, u64::from(ends.ports) << 32 | last)
+        crate::hash::of_two_words(self.key, ends.addresses, u64::from(ends.ports) << 32 | last)
     }
 
     /// The expiry times of a connection with a policy of its own.

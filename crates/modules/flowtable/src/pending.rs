@@ -224,13 +224,8 @@ impl Pending {
     #[cold]
     pub(crate) fn tidy(&mut self, tickets: &Tickets, now_ns: u64) {
         for at in self.next..self.next + PENDING_WAYS {
-            if !self.places[at].is_taken {
-                continue;
-            }
-            if !self.is_any_on_the_way(tickets, at) {
-                self.free(at);
-            } else if self.is_overdue_by(FORGOTTEN_NS, at, now_ns) {
-                self.forget(tickets, at);
+            if self.places[at].is_taken {
+                self.free_if_through(tickets, at, (FORGOTTEN_NS, now_ns));
             }
         }
         self.next = (self.next + PENDING_WAYS) % PENDING_FLOWS;
@@ -274,33 +269,35 @@ impl Pending {
 
     /// As [`Self::overtake`], for all flows of `port`.
     pub(crate) fn overtake_all(&mut self, tickets: &Tickets, port: PortId) -> bool {
-        let mut may_go = true;
-        let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
-        for at in places {
-            if self.places[at].is_taken && self.places[at].port == port.0 {
-                may_go &= self.forget(tickets, at);
-            }
-        }
-        may_go
+        self.free_all(port, |own, at| own.forget(tickets, at))
     }
 
     /// Whether all packets of `port` are settled. Those that the control plane had for too long may be overtaken from now
     /// on, if none of them is being sent.
     #[cold]
     pub(crate) fn are_settled(&mut self, tickets: &Tickets, port: PortId, now_ns: u64) -> bool {
-        let mut are_settled = true;
+        self.free_all(port, |own, at| own.free_if_through(tickets, at, (0, now_ns)))
+    }
+
+    /// Frees the slots of a port. Returns whether `free` freed each.
+    fn free_all(&mut self, port: PortId, mut free: impl FnMut(&mut Self, usize) -> bool) -> bool {
+        let mut are_free = true;
         let places = if self.taken > 0 { 0..PENDING_FLOWS } else { 0..0 };
         for at in places {
-            if !self.places[at].is_taken || self.places[at].port != port.0 {
-                continue;
-            }
-            if !self.is_any_on_the_way(tickets, at) {
-                self.free(at);
-            } else {
-                are_settled &= self.is_overdue_by(0, at, now_ns) && self.forget(tickets, at);
+            if self.places[at].is_taken && self.places[at].port == port.0 {
+                are_free &= free(self, at);
             }
         }
-        are_settled
+        are_free
+    }
+
+    /// Frees a slot whose packets are settled, or overdue by this time. Returns whether it did.
+    fn free_if_through(&mut self, tickets: &Tickets, at: usize, (time_ns, now_ns): (u64, u64)) -> bool {
+        if !self.is_any_on_the_way(tickets, at) {
+            self.free(at);
+            return true;
+        }
+        self.is_overdue_by(time_ns, at, now_ns) && self.forget(tickets, at)
     }
 
     /// Frees a slot with unsettled packets, which count as overtaken from now on. Returns false while one of them is

@@ -31,7 +31,7 @@ use rustix::net::{
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 use lasthop_runtime::fault::Fault;
-use lasthop_runtime::notify;
+use lasthop_runtime::{notify, signals};
 
 use crate::slice_boost::without_boost;
 use crate::sys;
@@ -104,7 +104,7 @@ impl Spawner {
 fn serve(socket: OwnedFd, jobs: &Receiver<(Job, Transfer)>, started: &SyncSender<io::Result<Child>>) {
     // A handler writes to a descriptor, which this table lacks: a signal that came to this thread would be lost. Processes
     // inherit this, and unblock signals first.
-    sys::block_signals();
+    signals::block();
     if let Err(error) = sys::unshare_descriptors(&socket) {
         warn!(
             "a control client may delay starts of inner processes: no table of descriptors for them alone: {error}"

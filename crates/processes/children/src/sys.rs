@@ -1,5 +1,5 @@
-//! System calls without a safe form: scheduling attributes of a thread (sched_setattr(2)), a descriptor table for one
-//! thread (close_range(2)), and its signals (pthread_sigmask(3)).
+//! System calls without a safe form: scheduling attributes of a thread (sched_setattr(2)), and a descriptor table for one
+//! thread (close_range(2)).
 #![allow(unsafe_code)]
 
 use std::io;
@@ -37,16 +37,6 @@ pub(crate) fn unshare_descriptors(kept: &OwnedFd) -> io::Result<()> {
         close_range(FIRST, number - 1, 0)?;
     }
     Ok(())
-}
-
-/// Blocks all signals in the calling thread: others handle them.
-pub(crate) fn block_signals() {
-    // SAFETY: a set of signals is made of numbers, of which zero is a value. It is filled before it is read.
-    unsafe {
-        let mut all = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
-    }
 }
 
 fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> io::Result<()> {

@@ -47,7 +47,12 @@ impl AsFd for Signals {
 /// Blocks no signal, whatever this process inherited: its parent's thread that starts processes blocks all. For the
 /// start of a process.
 pub fn unblock() {
-    sys::unblock_signals();
+    sys::block_signals(false);
+}
+
+/// Blocks all signals in the calling thread: others handle them.
+pub fn block() {
+    sys::block_signals(true);
 }
 
 /// Ignores SIGTERM and SIGINT: the process ends when its supervisor tells it to or is gone.

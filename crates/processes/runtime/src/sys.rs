@@ -1,12 +1,15 @@
 //! A system call without a safe form: a thread's signals (pthread_sigmask(3)).
 #![allow(unsafe_code)]
 
-/// Blocks no signal in the calling thread from now on.
-pub(crate) fn unblock_signals() {
-    // SAFETY: a set of signals is made of numbers, of which zero is a value. It is emptied before it is read.
+/// Blocks all signals in the calling thread from now on, or none.
+pub(crate) fn block_signals(are_blocked: bool) {
+    // SAFETY: a set of signals is made of numbers, of which zero is a value. It is filled or emptied before it is read.
     unsafe {
-        let mut none = std::mem::zeroed();
-        libc::sigemptyset(&raw mut none);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut());
+        let mut blocked = std::mem::zeroed();
+        match are_blocked {
+            true => libc::sigfillset(&raw mut blocked),
+            false => libc::sigemptyset(&raw mut blocked),
+        };
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, std::ptr::null_mut());
     }
 }

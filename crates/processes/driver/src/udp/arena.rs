@@ -68,6 +68,17 @@ pub(super) fn read_span(pair: &VnicPair, span: Span, skip: u32, out: &mut [u8]) 
     pair.map().read(segment(pair, span), skip, out)
 }
 
+/// Copies out the first bytes that lie in these spans; their number.
+pub(super) fn read_start(pair: &VnicPair, spans: &[Span], out: &mut [u8]) -> Result<usize, StaleSegment> {
+    let mut seen = 0;
+    for piece in &SpanCursor::new(spans).take(out.len() as u32) {
+        let end = seen + piece.len as usize;
+        read_span(pair, *piece, 0, &mut out[seen..end])?;
+        seen = end;
+    }
+    Ok(seen)
+}
+
 /// Copies bytes to an offset of the arena.
 pub(super) fn write_at(pair: &VnicPair, offset: u32, bytes: &[u8]) -> Result<(), StaleSegment> {
     let len = bytes.len() as u32; // a header

@@ -7,13 +7,12 @@
 //!                 in the outbox       where it is                                     summed, and not copied
 //! ```
 
-use arrayvec::ArrayVec;
 use lasthop_device::DeviceDropReason;
 use lasthop_frontend::VnicPair;
 use lasthop_guestmem::StaleSegment;
 use lasthop_wire::{Offload, Segmentation, Sum, check_partial};
 
-use super::arena::{SpanCursor, add_span, read_span, write_at};
+use super::arena::{SpanCursor, add_span, read_start, write_at};
 use super::departures::{Departures, Spans};
 use crate::bounds::INNER_BYTES_MAX;
 use crate::sys::Span;
@@ -50,7 +49,7 @@ impl Departures {
         pair: &VnicPair,
     ) -> Result<Entered, StaleSegment> {
         let (mut start, mut inner) = ([0; INNER_BYTES_MAX], [0; INNER_BYTES_MAX]);
-        let seen = read_start(spans, pair, &mut start)?;
+        let seen = read_start(pair, spans, &mut start)?;
         let start = &start[..seen];
         let Ok(plan) = Segmentation::plan(start, &offload, len_bytes) else {
             return Ok(Err(DeviceDropReason::BadGso));
@@ -83,7 +82,7 @@ fn complete(
     pair: &VnicPair,
 ) -> Result<bool, StaleSegment> {
     let mut start = [0; INNER_BYTES_MAX];
-    let seen = read_start(spans, pair, &mut start)?;
+    let seen = read_start(pair, spans, &mut start)?;
     if !check_partial(&offload, &start[..seen], len_bytes) {
         return Ok(false);
     }
@@ -100,16 +99,4 @@ fn complete(
         }
     }
     Ok(true)
-}
-
-/// Copies out the first bytes of a frame; their number.
-fn read_start(spans: &[Span], pair: &VnicPair, out: &mut [u8]) -> Result<usize, StaleSegment> {
-    let pieces: ArrayVec<Span, _> = SpanCursor::new(spans).take(out.len() as u32);
-    let mut seen = 0;
-    for piece in &pieces {
-        let end = seen + piece.len as usize;
-        read_span(pair, *piece, 0, &mut out[seen..end])?;
-        seen = end;
-    }
-    Ok(seen)
 }

@@ -16,7 +16,7 @@ use lasthop_wire::gso::SEGMENTS_MAX;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, flag, gre};
 use lasthop_wire::{Offload, Sum, vnet};
 
-use super::arena::{add_span, read_span};
+use super::arena::{add_span, read_span, read_start};
 use super::control::Endpoint;
 use super::fragments::Fragments;
 use super::headers::{Headers, TAGGED_BYTES, WRITTEN_BYTES_MAX};
@@ -225,14 +225,9 @@ impl Departures {
     ) -> Result<usize, StaleSegment> {
         let datagram = &self.datagrams[at];
         let inner = &self.outbox.head(at)[self.frame(at).head_bytes..][..datagram.inner_bytes];
-        let mut seen = inner.len().min(out.len());
-        out[..seen].copy_from_slice(&inner[..seen]);
-        for span in datagram.rest {
-            let end = out.len().min(seen + span.len as usize);
-            read_span(pair, span, 0, &mut out[seen..end])?;
-            seen = end;
-        }
-        Ok(seen)
+        let (first, rest) = out.split_at_mut(inner.len().min(out.len()));
+        first.copy_from_slice(&inner[..first.len()]);
+        Ok(first.len() + read_start(pair, &datagram.rest, rest)?)
     }
 
     /// Finishes the first waiting datagram. If it is the last one of its frame, lends the frame's buffers again.
