@@ -6,9 +6,10 @@ use std::sync::mpsc::{Sender, TryRecvError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_frontend::Guest;
-use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
 use lasthop_rig::{Switch, eventually, lasthop, signal};
+use lasthop_wire::Offload;
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 
@@ -146,6 +147,47 @@ fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
     eventually("the end of the view", || (report(&switch)["is_open"] == false).then_some(()));
     drop(end);
     vcpu.join().expect("it ended");
+}
+
+/// A helper is found only while a CPU is idle, which on a busy machine may never be: the view is asked in any case.
+#[test]
+fn large_frames_ask_for_helpers_also_after_a_death() {
+    const TRAIN: u32 = 8;
+    if !can_see() {
+        return;
+    }
+    let switch = start(&[&["--helper-cpus", "0-1", "--offload", "idle=cpu"], &VNICS[..]].concat());
+    let options = |mac| GuestOptions { mac, tx_slot_bytes: 10_000, ..GuestOptions::default() };
+    let mut one = guest_with(&switch, "one", options(ONE));
+    let mut two = guest_with(&switch, "two", options(TWO));
+    let mut number = 0;
+    let mut asked = |switch: &Switch| {
+        eventually("large frames that ask for a helper", || {
+            one.reclaim(0).expect("a sound ring");
+            for number in number..number + TRAIN {
+                assert!(one.send(0, &frame(TWO, ONE, number, 9000), Offload::default()).expect("sent"));
+            }
+            one.flush(0).expect("flushed");
+            for number in number..number + TRAIN {
+                assert_eq!(receive(&mut two), frame(TWO, ONE, number, 9000));
+            }
+            number += TRAIN;
+            (sum_of(&report(switch), &["offloads_shared", "offloads_alone"]) > 0).then_some(())
+        });
+    };
+    let helpers = report(&switch)["workers"].as_array().expect("workers").clone();
+    let cpus: Vec<_> = helpers.iter().filter_map(|worker| worker["helper_cpu"].as_u64()).collect();
+    assert_eq!(cpus, [0, 1], "{helpers:?}");
+    switch.ask(&["sched", "set", "offload=on"]).ok();
+    asked(&switch);
+    assert!(switch.ask(&["sched", "show"]).ok().contains("CPU 1"));
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.switch_pid().filter(|next| *next != pid));
+    asked(&switch);
+    check_balance(&switch);
+    let refused = lasthop(&["run", "--workers", "64", "--helper-cpus", "0"]);
+    assert!(refused.err.contains("with 64 workers there may be 0 helpers"), "{refused:?}");
 }
 
 #[test]

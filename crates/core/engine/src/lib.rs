@@ -58,6 +58,9 @@ mod empty_kicks;
 mod events;
 mod features;
 mod former_counters;
+mod helper_finder;
+mod helpers;
+mod helping;
 mod homes;
 mod kicks;
 mod late_workers;
@@ -99,6 +102,7 @@ pub use capture::{CAPTURES_MAX, Capture};
 pub use decision_trace::{PolicyDecision, TRACE_ENTRIES_MAX, TracedDecision};
 pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
+pub use helpers::HelperSettings;
 pub use lasthop_fabric::{
     CaptureDirection, CapturedFrame, PortTicks, RoundTime, StageProfile, StageTicks, UpcallLimits,
     UpcallLine, UpcallRecord, Watch, WorkStage,
@@ -126,6 +130,7 @@ use lasthop_module_api::{
 use lasthop_sched::Modes;
 use thiserror::Error;
 
+use helpers::Helpers;
 use late_workers::LateWorkers;
 use port::{PortRecord, PortTable};
 use port_control::PortControl;
@@ -221,6 +226,8 @@ pub struct EngineSettings {
     pub hysteresis_us: u32,
     /// Which thread serves which worker.
     pub gathering: Gathering,
+    /// Threads that copy large frames on idle CPUs, beside the workers: together `WORKERS_MAX` at most.
+    pub helpers: HelperSettings,
 }
 
 /// Default of `hysteresis_us`: most guests have answered within it. A sleep and a wake-up together take about a quarter
@@ -234,6 +241,7 @@ impl Default for EngineSettings {
             workers: 1,
             hysteresis_us: HYSTERESIS_US_DEFAULT,
             gathering: Gathering::default(),
+            helpers: HelperSettings::default(),
         }
     }
 }
@@ -272,15 +280,19 @@ impl Engine {
     pub fn prepare(module: Arc<dyn Module>, settings: &EngineSettings) -> Result<Self, EngineError> {
         lasthop_guestmem::guard::install().map_err(|error| EngineError::System("handle SIGBUS", error))?;
         let workers = settings.workers.clamp(1, WORKERS_MAX);
-        let fabrics = Fabric::for_workers(&module, workers).map_err(EngineError::Refused)?;
+        let mut settings = settings.clone();
+        settings.helpers.cpus.truncate(WORKERS_MAX - workers);
+        let helpers = Arc::new(Helpers::new(workers, &settings.helpers));
+        let all = workers + settings.helpers.cpus.len();
+        let fabrics = Fabric::for_workers(&module, all).map_err(EngineError::Refused)?;
         let flow_key = RandomState::new().hash_one(std::process::id());
         let pool =
-            WorkerPool::new(workers).map_err(|error| EngineError::System("create an eventfd", error))?;
+            WorkerPool::new(all, helpers).map_err(|error| EngineError::System("create an eventfd", error))?;
         let (pool, started) = (Arc::new(pool), std::time::Instant::now());
         let watchdog = Watchdog::start(pool.watchdog(), Arc::clone(&pool))
             .map_err(|error| EngineError::System("start the watchdog", error))?;
         let (ports, watchdog, captures) = (Arc::default(), Some(watchdog), capture::Captures::default());
-        let (settings, threads) = (settings.clone(), Threads::start(workers)?);
+        let threads = Threads::start(workers, &settings.helpers.cpus)?;
         let port_control = Arc::new(PortControl::new(Arc::clone(&pool)));
         let profile_slot = profile::ProfileSlot::default();
         let engine = Self {
@@ -477,7 +489,7 @@ impl Engine {
         if pair >= pairs {
             return Err(EngineError::NoSuchPair(port, pair, pairs));
         }
-        let workers = self.pool.mailboxes().len();
+        let workers = self.pool.helpers().workers();
         if worker >= workers {
             return Err(EngineError::NoSuchWorker(worker, workers));
         }

@@ -30,8 +30,8 @@ pub(crate) struct MemoryMeter<W> {
     started: Instant,
     /// The thread's usage at the end of the last lap, and its time.
     used: ThreadUsage,
-    /// The thread's waits then, for [`Sampling`].
-    waits: Arc<AtomicU64>,
+    /// The thread's waits and page faults then, for [`Sampling`].
+    seen: Arc<SeenUsage>,
     at_ns: u64,
     unmapped: Unmapped,
     /// Page faults outside of metered work, and the start of their count.
@@ -41,13 +41,13 @@ pub(crate) struct MemoryMeter<W> {
 
 impl<W: PoolMember> MemoryMeter<W> {
     pub(crate) fn new(pool: Arc<WorkerPool<W>>, started: Instant) -> Self {
-        let (used, unmapped, waits) = Default::default();
-        Self { pool, started, used, waits, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
+        let (used, unmapped, seen) = Default::default();
+        Self { pool, started, used, seen, at_ns: 0, unmapped, unmetered_faults: 0, unmetered_since_ns: 0 }
     }
 
-    /// The waits of the worker's thread, as of the last lap.
-    pub(crate) fn waits(&self) -> Arc<AtomicU64> {
-        Arc::clone(&self.waits)
+    /// The waits and page faults of the worker's thread, as of the last lap.
+    pub(crate) fn seen(&self) -> Arc<SeenUsage> {
+        Arc::clone(&self.seen)
     }
 
     /// Adds `faults` that no port is charged for; returns whether that is an alarm. Visits are metered at random, so
@@ -70,7 +70,7 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
             (std::mem::replace(&mut self.used, used), std::mem::replace(&mut self.at_ns, at_ns));
         // A wait as long as a stall is left for the end of the round.
         if used.waits == before.waits || at_ns - since_ns < STALL_NS {
-            self.waits.store(used.waits, Ordering::Relaxed);
+            self.seen.store(&used);
         }
         let unmapped = Unmapped::now();
         let unmapped_before = std::mem::replace(&mut self.unmapped, unmapped);
@@ -98,14 +98,30 @@ impl<W: PoolMember> VisitMeter for MemoryMeter<W> {
     }
 }
 
+/// A thread's waits and page faults at the last reading.
+#[derive(Debug, Default)]
+pub(crate) struct SeenUsage {
+    waits: AtomicU64,
+    faults: AtomicU64,
+}
+
+impl SeenUsage {
+    /// Stores a reading; returns whether there were both waits and page faults since the last one.
+    fn store(&self, usage: &ThreadUsage) -> bool {
+        let has_waited = self.waits.swap(usage.waits, Ordering::Relaxed) != usage.waits;
+        let has_faulted = self.faults.swap(usage.faults(), Ordering::Relaxed) != usage.faults();
+        has_waited && has_faulted
+    }
+}
+
 /// Chooses the visits to meter.
 #[derive(Debug)]
 pub(crate) struct Sampling {
     random: u32,
     /// All visits are metered until then.
     all_until_ns: u64,
-    /// Waits of the thread at the last reading.
-    waits: Arc<AtomicU64>,
+    /// Waits and page faults of the thread at the last reading.
+    seen: Arc<SeenUsage>,
     /// Cost of the visits since the last metered one (`lasthop_fabric::bounds`): bytes, and some for each packet.
     cost: u64,
     alarms: u64,
@@ -115,8 +131,8 @@ pub(crate) struct Sampling {
 const VISITS_SHARE: u32 = 64;
 /// One delivery in this many of packets that waited for receive buffers is metered: it may be larger than a visit.
 const DRAINS_SHARE: u32 = 8;
-/// A round that takes longer, in ns, may have waited for a guest's memory, if its thread waited at all. Otherwise the thread
-/// had lost its CPU, and metering would take more of the little that it has.
+/// A round that takes longer, in ns, may have waited for a guest's memory, if its thread waited at all, and had a page fault.
+/// Otherwise the thread had lost its CPU, or was stopped, and metering would take more of the little that it has.
 const SLOW_ROUND_NS: u64 = STALL_NS;
 /// Cost of visits after which the next one is metered, to charge the page faults of those before.
 const COST_MAX: u64 = 8 << 20;
@@ -124,8 +140,8 @@ const COST_MAX: u64 = 8 << 20;
 const ALL_NS: u64 = 1_000_000_000;
 
 impl Sampling {
-    pub(crate) fn new(seed: u64, waits: Arc<AtomicU64>) -> Self {
-        Self { random: seed as u32 | 1, all_until_ns: 0, waits, cost: 0, alarms: 0 }
+    pub(crate) fn new(seed: u64, seen: Arc<SeenUsage>) -> Self {
+        Self { random: seed as u32 | 1, all_until_ns: 0, seen, cost: 0, alarms: 0 }
     }
 
     /// The weight of the next visit; 0 if it is not metered. No guest can predict it.
@@ -168,15 +184,12 @@ impl Sampling {
         }
     }
 
-    /// Notes the time of a round with packets. `waits` counts the thread's waits. Those before the round count, too, if
-    /// they are not read yet; a busy thread has none.
+    /// Notes the time of a round with packets. `usage` reads the thread's waits and page faults. Those before the round
+    /// count, too, if they are not read yet; a busy thread has none.
     #[inline]
-    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64, waits: impl FnOnce() -> u64) {
-        if round_ns >= SLOW_ROUND_NS {
-            let waits = waits();
-            if self.waits.swap(waits, Ordering::Relaxed) != waits {
-                self.all_until_ns = now_ns + ALL_NS;
-            }
+    pub(crate) fn note_round(&mut self, now_ns: u64, round_ns: u64, usage: impl FnOnce() -> ThreadUsage) {
+        if round_ns >= SLOW_ROUND_NS && self.seen.store(&usage()) {
+            self.all_until_ns = now_ns + ALL_NS;
         }
     }
 }
@@ -184,6 +197,10 @@ impl Sampling {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn usage(waits: u64, faults: u64) -> ThreadUsage {
+        ThreadUsage { waits, minor_faults: faults, major_faults: 0 }
+    }
 
     fn sampling() -> Sampling {
         Sampling::new(7, Arc::default())
@@ -194,9 +211,9 @@ mod tests {
         let mut sampling = sampling();
         let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
         assert!((900..1100).contains(&metered), "{metered}");
-        sampling.note_round(0, STALL_NS - 1, || 1);
+        sampling.note_round(0, STALL_NS - 1, || usage(1, 1));
         assert!((0..64).any(|_| sampling.of_visit(0) == 0));
-        sampling.note_round(0, STALL_NS, || 1);
+        sampling.note_round(0, STALL_NS, || usage(1, 1));
         assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
         assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
         sampling.note_alarms(ALL_NS, 1);
@@ -207,12 +224,14 @@ mod tests {
     #[test]
     fn a_round_that_lost_its_cpu_meters_no_further_visits() {
         let mut sampling = sampling();
-        sampling.waits.store(5, Ordering::Relaxed);
-        sampling.note_round(0, 10 * STALL_NS, || 5);
+        sampling.seen.store(&usage(5, 5));
+        sampling.note_round(0, 10 * STALL_NS, || usage(5, 6));
         assert!((0..64).any(|_| sampling.of_visit(0) == 0), "the thread did not wait");
-        sampling.note_round(0, STALL_NS, || 6);
+        sampling.note_round(0, 10 * STALL_NS, || usage(6, 6));
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0), "it was stopped, or slept, without a page fault");
+        sampling.note_round(0, STALL_NS, || usage(7, 7));
         assert!((0..64).all(|_| sampling.of_visit(0) == 1));
-        sampling.note_round(ALL_NS, STALL_NS, || 6);
+        sampling.note_round(ALL_NS, STALL_NS, || usage(7, 7));
         assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0), "the wait was read before");
     }
 

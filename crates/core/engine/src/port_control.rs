@@ -40,7 +40,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl PortControl {
     pub(crate) fn new(pool: Arc<WorkerPool<Worker>>) -> Self {
-        let homes = Mutex::new(Homes::new(pool.mailboxes().len()));
+        let homes = Mutex::new(Homes::new(pool.helpers().workers()));
         Self {
             pool,
             homes,

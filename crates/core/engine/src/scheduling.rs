@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy, Policy,
-    Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
+    CpuPlace, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
+    Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
 use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
@@ -45,6 +45,14 @@ pub trait SchedulerView: Debug + Send + Sync {
     fn clear_events(&self, _worker: usize) {}
     /// The state of a CPU; `None` if it is not known.
     fn cpu(&self, number: u16) -> Option<CpuState>;
+    /// The CPU on which a thread of the guest behind a port runs, or ran last; `None` if that is not known.
+    fn guest_cpu(&self, _port: PortId) -> Option<u16> {
+        None
+    }
+    /// The caches and the memory of the CPUs, by number.
+    fn places(&self) -> &[CpuPlace] {
+        &[]
+    }
 }
 
 /// Counts of the policies' decisions since the worker started.
@@ -86,6 +94,12 @@ pub struct PolicyCounters {
     pub sleep_events: u64,
     /// Second signal: not sent to a guest that was awake, where one would have been sent without a view.
     pub second_signals_spared: u64,
+    /// Offload: visits with large frames that were shared with a helper.
+    pub offloads_shared: u64,
+    /// Offload: visits with large frames for which no helper's CPU was idle.
+    pub offloads_alone: u64,
+    /// Offload: orders that a helper gave up, since another thread wanted its CPU.
+    pub helps_given_up: u64,
 }
 
 /// A worker's view and policies.
@@ -205,6 +219,16 @@ impl Scheduling {
         self.trace.enter(now, decision, Some(port), None);
     }
 
+    /// The view, if large frames may be shared with helpers.
+    pub(crate) fn offload_view(&self) -> Option<Arc<dyn SchedulerView>> {
+        self.view.clone().filter(|_| self.modes.is_used(Policy::Offload))
+    }
+
+    /// Whether another thread waits for this thread's CPU, as far as the view shows.
+    pub(crate) fn is_own_cpu_wanted(&self) -> bool {
+        self.view.as_ref().and_then(|view| view.cpu(own_cpu())).is_some_and(|cpu| cpu.waiting > 0)
+    }
+
     /// The descriptor of this worker's events, if the view has any.
     pub(crate) fn sleep_events(&self, worker: usize) -> Option<BorrowedFd<'_>> {
         self.view.as_ref()?.sleep_events(worker)
@@ -321,7 +345,7 @@ impl Scheduling {
 const WANTED: CpuState = CpuState { occupant: lasthop_sched::Occupant::Thread(0), waiting: 1 };
 
 /// The CPU of this thread; the kernel keeps its number in the process's memory, so there is no system call.
-fn own_cpu() -> u16 {
+pub(crate) fn own_cpu() -> u16 {
     u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
 }
 

@@ -72,6 +72,8 @@ pub struct WorkerStats {
     pub visits: u64,
     /// Visits that found packets.
     pub batches: u64,
+    /// Its CPU, if it is a helper.
+    pub helper_cpu: Option<usize>,
     /// Work that it left to other workers or did for them.
     pub handoffs: HandoffCounters,
     /// Number of times that it woke another worker.

@@ -14,13 +14,14 @@ pub(crate) struct Threads {
 }
 
 impl Threads {
-    /// Starts `count` threads.
-    pub(crate) fn start(count: usize) -> Result<Self, EngineError> {
+    /// Starts `workers` threads, and one for each CPU of `helpers`.
+    pub(crate) fn start(workers: usize, helpers: &[usize]) -> Result<Self, EngineError> {
         let mut threads = Self::default();
-        for number in 0..count {
+        let names = (0..workers).map(|number| format!("worker{number}"));
+        for name in names.chain(helpers.iter().map(|cpu| format!("helper{cpu}"))) {
             let (worker_thread, given) = channel();
             let thread = std::thread::Builder::new()
-                .name(format!("worker{number}"))
+                .name(name)
                 .spawn(move || work(&given))
                 .map_err(|error| EngineError::System("start a worker thread", error))?;
             threads.idle.push(worker_thread);

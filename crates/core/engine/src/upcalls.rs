@@ -90,7 +90,7 @@ impl Engine {
             .map_err(|errno| refused(errno.into()))?;
         let wake_fd = Arc::new(wake_fd);
         let no_memory = |_| refused(std::io::ErrorKind::OutOfMemory.into());
-        let (writers, reader) = upcalls(self.pool.mailboxes().len(), limits).map_err(no_memory)?;
+        let (writers, reader) = upcalls(self.pool.helpers().workers(), limits).map_err(no_memory)?;
         let upcalls = Upcalls { reader, wake_fd, pool: Arc::clone(&self.pool) };
         for (worker, writer) in writers.into_iter().enumerate() {
             let wake_fd = Arc::clone(&upcalls.wake_fd);

@@ -18,6 +18,7 @@ use crate::clock::now_ns;
 use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
 use crate::empty_kicks::UnheardRings;
 use crate::events::{Event, Events};
+use crate::helpers::{Helpers, Helping, OffloadCounts};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
 use crate::memory_meter::{MemoryMeter, Sampling};
@@ -25,7 +26,7 @@ use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
-use crate::scheduling::{SchedulerView, Scheduling};
+use crate::scheduling::{PolicyCounters, SchedulerView, Scheduling};
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
 use crate::sys::ThreadUsage;
@@ -40,7 +41,7 @@ const RECALL: Duration = Duration::from_millis(10);
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
     stats: WorkerStats,
-    pool: Arc<WorkerPool<Self>>,
+    pub(crate) pool: Arc<WorkerPool<Self>>,
     pub(crate) events: Events,
     active: DrrScheduler,
     pub(crate) persistent_counters: PersistentCounters,
@@ -58,6 +59,10 @@ pub(crate) struct Worker {
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
     pub(crate) scheduling: Scheduling,
+    pub(crate) helpers: Arc<Helpers>,
+    pub(crate) offload_counts: Arc<OffloadCounts>,
+    /// The state of a worker that is a helper.
+    pub(crate) helping: Helping,
     pub(crate) started: Instant,
     faults_seen: usize,
     polled_ns: u64,
@@ -85,10 +90,11 @@ impl Worker {
         let events = Events::new()?;
         events.listen(pool.mailbox(fabric.worker()).wake_fd(), Event::Mailbox)?;
         let meter = MemoryMeter::new(Arc::clone(&pool), started);
-        let sampling = Sampling::new(RandomState::new().hash_one(0), meter.waits());
+        let sampling = Sampling::new(RandomState::new().hash_one(0), meter.seen());
         fabric.set_meter(Box::new(meter));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         let persistent_counters = PersistentCounters::new(Arc::clone(pool.copy_clock(fabric.worker())));
+        let helpers = Arc::clone(pool.helpers());
         let signals = SignalSender::new(fabric.worker(), Arc::clone(&pool), started);
         Ok(Self {
             fabric,
@@ -109,6 +115,9 @@ impl Worker {
             load: Load::default(),
             stay: MoveDamping::default(),
             scheduling: Scheduling::default(),
+            helpers,
+            offload_counts: Arc::default(),
+            helping: Helping::default(),
             started,
             faults_seen: guard::faults(),
             polled_ns: 0,
@@ -136,7 +145,7 @@ impl Worker {
 
     /// Whether it has active rings.
     pub(crate) fn is_active(&self) -> bool {
-        !self.is_quiesced && !self.active.is_empty()
+        !self.is_quiesced && (!self.active.is_empty() || self.helping.is_awake())
     }
 
     /// The port that received the packets of its last round, if that found any.
@@ -156,7 +165,7 @@ impl Worker {
             self.send_signals();
         }
         if let Some(since_ns) = self.busy_since_ns.take() {
-            self.sampling.note_round(now, now - since_ns, || ThreadUsage::now().waits);
+            self.sampling.note_round(now, now - since_ns, ThreadUsage::now);
             self.sampling.note_alarms(now, self.pool.memory_costs().alarms());
         }
         self.has_worked = self.round(now, adaptive_poll);
@@ -207,8 +216,9 @@ impl Worker {
         self.hear_again(now);
         self.look_at_polled(now);
         self.visit_timed(now);
+        let helped = self.helpers.is_one(self.stats.index) && self.help(now, adaptive_poll);
         let mut active = std::mem::take(&mut self.active);
-        let mut worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
+        let mut worked = helped | active.round(now, |ring| self.visit(ring, now, adaptive_poll));
         self.active = active;
         while let Some((port, cost)) = self.signals.next_debt() {
             self.active.charge(port, cost);
@@ -267,6 +277,7 @@ impl Worker {
         if self.is_quiesced {
             return; // another worker may have the rings
         }
+        self.helping.rest(now, look_ns);
         for index in (0..self.active.len()).rev() {
             let Some(active) = self.active.get(index) else { continue };
             if now.saturating_sub(active.worked_ns) >= look_ns {
@@ -301,7 +312,7 @@ impl Worker {
         let returned = arm_and_recheck(
             self,
             |worker| worker.fabric.prepare_sleep(),
-            |worker| worker.fabric.take_returns(),
+            |worker| worker.fabric.take_returns() || worker.fabric.has_orders(),
         );
         if returned {
             return 0; // others are heard however fast packets come back
@@ -668,11 +679,13 @@ impl Worker {
 
     /// Its counters, and the number of active rings.
     pub(crate) fn stats(&self) -> WorkerStats {
+        let (offloads_shared, offloads_alone) = self.offload_counts.read();
         WorkerStats {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),
-            policies: self.scheduling.counters,
+            helper_cpu: self.helpers.cpu_of(self.stats.index),
+            policies: PolicyCounters { offloads_shared, offloads_alone, ..self.scheduling.counters },
             ..self.stats
         }
     }
@@ -690,6 +703,7 @@ impl Worker {
             self.events.forget(events);
         }
         self.scheduling.set(view, modes);
+        self.share_or_not();
         if let Some(events) = self.scheduling.sleep_events(number) {
             // The kernel has no memory for it: timers are the bound.
             let _ = self.events.listen(events, Event::Sleeper);

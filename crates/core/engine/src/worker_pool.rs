@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lasthop_fabric::SettledCopies;
 use lasthop_module_api::PortId;
 
+use crate::helpers::Helpers;
 use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
@@ -35,6 +36,7 @@ pub(crate) struct WorkerPool<W> {
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
     memory_costs: MemoryCosts,
+    helpers: Arc<Helpers>,
     /// One for each worker.
     copy_clocks: Vec<Arc<CopyClock>>,
 }
@@ -44,7 +46,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<W: PoolMember> WorkerPool<W> {
-    pub(crate) fn new(workers: usize) -> std::io::Result<Self> {
+    /// A pool of `workers`, the last of which are `helpers`.
+    pub(crate) fn new(workers: usize, helpers: Arc<Helpers>) -> std::io::Result<Self> {
         Ok(Self {
             mailboxes: (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?,
             granted_pairs: Mutex::default(),
@@ -52,8 +55,14 @@ impl<W: PoolMember> WorkerPool<W> {
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
             memory_costs: MemoryCosts::default(),
+            helpers,
             copy_clocks: (0..workers).map(|_| Arc::default()).collect(),
         })
+    }
+
+    /// The helpers among the workers.
+    pub(crate) fn helpers(&self) -> &Arc<Helpers> {
+        &self.helpers
     }
 
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {

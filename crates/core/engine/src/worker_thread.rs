@@ -74,6 +74,8 @@ enum Role {
         first: Sender<Worker>,
         load_of_first: Arc<AtomicU64>,
     },
+    /// That of a helper, which stays with it.
+    Helper,
 }
 
 /// Makes a [`WorkerThread`] for each worker, each for its own operating system thread.
@@ -86,22 +88,25 @@ pub(crate) fn worker_threads(
     let load = Arc::new(AtomicU64::new(0));
     let (to_first, to_this) = channel();
     let (mut homes, mut arrivals) = (vec![None], vec![to_this]);
-    for (sender, receiver) in (1..workers.len()).map(|_| channel()) {
-        homes.push(Some(sender));
+    let helpers = pool.helpers();
+    for (number, (sender, receiver)) in (1..workers.len()).map(|number| (number, channel())) {
+        homes.push((!helpers.is_one(number)).then_some(sender));
         arrivals.push(receiver);
     }
     let gate = Gate::new()?;
     workers.first().map_or(Ok(()), |first| gate.open(first.events(), first.number()))?;
     let first = Role::First { homes, gate, load: Arc::clone(&load) };
-    let others =
-        std::iter::repeat_with(|| Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) });
-    let roles = std::iter::once(first).chain(others);
+    let other = |number: usize| match helpers.is_one(number) {
+        true => Role::Helper,
+        false => Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) },
+    };
+    let roles = std::iter::once(first).chain((1..).map(other));
     let worker_thread = |((worker, arrivals), role): ((Worker, _), _)| WorkerThread {
         number: worker.number(),
         gathering: settings.gathering,
         pool: Arc::clone(pool),
         started,
-        cpus: settings.cpus.clone(),
+        cpus: helpers.cpu_of(worker.number()).map_or_else(|| settings.cpus.clone(), |cpu| vec![cpu]),
         workers: vec![worker],
         arrivals,
         role,
@@ -171,6 +176,7 @@ impl WorkerThread {
     /// Adds a worker to this thread.
     fn take(&mut self, mut worker: Worker) {
         self.pool.watchdog().watch_me(worker.number());
+        self.pool.helpers().sit(worker.number());
         worker.set_thread(self.number);
         worker.load.begin(now_ns(self.started));
         self.workers.push(worker);

@@ -11,7 +11,7 @@ use lasthop_engine::{EngineError, Gathering, PortState};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use support::{TestSwitch, TestWorkers, config, eventually, frame};
+use support::{IdleView, TestSwitch, TestWorkers, config, eventually, frame};
 
 const WORKERS: usize = 3;
 const TALKERS: u8 = 5;
@@ -151,8 +151,22 @@ fn crowds_are_as_well_off_while_their_queue_pairs_go_from_worker_to_worker() {
     crowd(TestWorkers { workers: WORKERS, gathering: Gathering::Restless }, true);
 }
 
+#[test]
+fn crowds_are_as_well_off_while_helpers_copy_their_large_frames() {
+    for gathering in [Gathering::Never, Gathering::Restless] {
+        let crew = TestWorkers { workers: WORKERS, gathering };
+        let switch =
+            crowd_of(TestSwitch::with_helpers("bridge", crew, 1000, Arc::new(IdleView::default())), true);
+        let (workers, helpers) = switch.shared_frames();
+        assert!(workers > 0 && helpers > 0, "{workers} {helpers}");
+    }
+}
+
 fn crowd(crew: TestWorkers, moves: bool) {
-    let mut switch = TestSwitch::start("bridge", crew);
+    crowd_of(TestSwitch::start("bridge", crew), moves);
+}
+
+fn crowd_of(mut switch: TestSwitch, moves: bool) -> TestSwitch {
     let mut ports = Vec::new();
     let mut guests = Vec::new();
     for me in 1..=RESTLESS {
@@ -198,4 +212,5 @@ fn crowd(crew: TestWorkers, moves: bool) {
         });
     }
     switch.assert_conserved();
+    switch
 }

@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_sync::{Bounded, SleepFlag};
 
-use crate::bounds::LENT_PACKETS_MAX;
+use crate::RingId;
+use crate::bounds::{HELP_ORDERS_MAX, LENT_PACKETS_MAX};
 use crate::reference::Return;
 
 /// State that the workers of one switch share, besides the receive rings: open queues, links and completion queues.
@@ -30,6 +31,8 @@ struct OpenQueues {
 pub(crate) struct WorkerInbox {
     /// Its completion queue: references to its packets that other workers have finished.
     pub(crate) returns: Bounded<Return>,
+    /// Rings whose large frames it is to copy, if it is a helper.
+    pub(crate) orders: Bounded<RingId>,
     pub(crate) sleep_flag: SleepFlag,
 }
 
@@ -37,7 +40,11 @@ impl Board {
     pub(crate) fn new(workers: usize) -> Self {
         // A single worker returns nothing to itself.
         let entries = if workers > 1 { LENT_PACKETS_MAX } else { 0 };
-        let inbox = |_| WorkerInbox { returns: Bounded::new(entries), sleep_flag: SleepFlag::default() };
+        let inbox = |_| WorkerInbox {
+            returns: Bounded::new(entries),
+            orders: Bounded::new(if workers > 1 { HELP_ORDERS_MAX } else { 0 }),
+            sleep_flag: SleepFlag::default(),
+        };
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
             links: (0..PORTS_MAX).map(|_| PortLink::default()).collect(),

@@ -16,6 +16,7 @@
 
 /// Queue pairs of one port: as many as a guest has vCPUs worth giving a queue.
 pub const QUEUE_PAIRS_MAX: u16 = 64;
+pub use lasthop_turns::{TURN_COST, UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE};
 pub use lasthop_wire::gso::{FRAME_BYTES_MAX, SEGMENTS_MAX as GSO_SEGMENTS_MAX};
 
 /// Bytes of the shortest frame: an Ethernet header.
@@ -57,9 +58,6 @@ pub const PIECE_COST: u64 = 128;
 /// smaller. The copies of one packet are not split, so a single packet can cost more: 64 KiB to 1023 ports take some 10
 /// ms. Packets that waited for buffers are delivered and charged when buffers come, within bounds of their own.
 pub const VISIT_COST_MAX: u64 = 1 << 20;
-/// Cost of a port's turn at its worker while other ports have packets: some 30 us. A visit is always finished; its
-/// excess is subtracted from the next turns.
-pub const TURN_COST: i64 = 256 << 10;
 /// Packets that wait in one internal receive queue: the entries of a large ring.
 pub const WAITING_PACKETS_MAX: usize = 256;
 /// Bytes that wait in one internal receive queue: a usual maximum of TCP's receive window.
@@ -113,17 +111,15 @@ pub const CONTENDED_BATCHES: u8 = 64;
 pub const LEASE_PACKETS_MAX: usize = 256;
 /// Memory pieces of the buffers of those packets.
 pub const LEASE_SEGMENTS_MAX: usize = 2048;
+/// Orders in a helper's mailbox: rings whose large frames it is to copy.
+pub const HELP_ORDERS_MAX: usize = 8;
+/// Large frames that a helper copies before it looks at its tasks: some 1 ms.
+pub const HELP_FRAMES_MAX: usize = 64;
 /// Bytes of a frame that a capture can see: the longest frame, and all headers that actions may push.
 pub const TAP_FRAME_BYTES_MAX: usize =
     FRAME_BYTES_MAX as usize + lasthop_module_api::IMAGE_BYTES - lasthop_module_api::IMAGE_FETCH_BYTES;
 /// Bytes of frames that wait for a capture's reader, by worker: 25 Gbit/s for the longest pause of a reader.
 pub const TAP_BYTES: usize = 8 << 20;
-/// Upcall lines for packets of the port `internal`. There are more than datapaths, so two datapaths share one only if
-/// many were created and deleted in between.
-pub const UPCALL_LINES_OF_INTERNAL: u16 = 64;
-/// Packets of a line since it was empty that go ahead of those of busy lines: a guest that opens a few connections at
-/// once. There may be as many of its port with the control plane.
-pub const UPCALLS_SPARSE: u32 = 4;
 /// Bytes of upcalls under way, by worker: 16 ports at their usual limit.
 pub const UPCALL_RING_BYTES: usize = 4 << 20;
 /// Bytes of upcalls that the reader took out of the rings and did not pass on; further ones stay in the rings.

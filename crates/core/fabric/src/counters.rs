@@ -73,6 +73,8 @@ pub struct HandoffCounters {
     pub left: u64,
     /// Packets that were copied without the ring's claim.
     pub leased: u64,
+    /// Large frames that were copied in turns with a helper or its home, without the claim.
+    pub shared: u64,
     /// References that other workers returned.
     pub returned: u64,
 }

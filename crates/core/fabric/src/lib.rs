@@ -74,6 +74,7 @@ mod counters;
 mod destinations;
 mod detach;
 mod frame;
+mod help;
 mod lifecycle;
 mod lone;
 mod profile;
@@ -88,22 +89,25 @@ mod tx;
 mod upcall;
 
 pub use counters::{Drops, HandoffCounters, PortCounters};
+pub use help::HelpStep;
 pub use lasthop_stages::{PortTicks, RoundTime, StageMeter, StageProfile, StageTicks, TickClock, WorkStage};
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use progress::RingProgress;
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
-pub use tx::drr::{ActiveRing, DrrScheduler, Visited};
 pub use tx::internal::InjectError;
 pub use tx::meter::VisitMeter;
 pub use tx::moves::{MovingRing, Release, SettledCopies};
-pub use upcall::lines::UpcallLine;
+pub use tx::offloads::{HelpShare, HelperFinder, LargeCopies};
 pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
+pub use lasthop_module_api::RingId;
+pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, Visited};
+
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PORTS_MAX, PortId, Verdicts};
 
 use board::Board;
@@ -154,15 +158,6 @@ impl Default for Capabilities {
     }
 }
 
-/// A receive or transmit ring: queue pair `queue` of `port`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RingId {
-    /// The port.
-    pub port: PortId,
-    /// The queue pair.
-    pub queue: u16,
-}
-
 /// A guest to be signalled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signal {
@@ -197,6 +192,8 @@ pub struct Fabric {
     signals: Vec<Signal>,
     wakes: u64,
     epoch: u32,
+    /// The ring at which this helper copies large frames.
+    helping: Option<RingId>,
 }
 
 /// Borrows the tools of a fabric and its receivers at the same time.
@@ -302,6 +299,9 @@ impl Fabric {
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
         self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
+        while let Some(ring) = self.receivers.leases.next_shared() {
+            self.receivers.copy_with_helper(ring, &mut tools!(self));
+        }
         self.mark(WorkStage::Copy);
     }
 
@@ -524,7 +524,10 @@ impl Fabric {
         self.lap(None);
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
-            moved |= self.receivers.drain_if_moved(ring, &mut tools!(self));
+            moved |= match self.receivers.has_helper(ring) && !self.senders.is_metered() {
+                true => self.receivers.copy_with_helper(ring, &mut tools!(self)),
+                false => self.receivers.drain_if_moved(ring, &mut tools!(self)),
+            };
             self.lap(Some(ring.port));
         }
         self.publish();

@@ -119,6 +119,15 @@ impl PortId {
     }
 }
 
+/// A receive or transmit ring: queue pair `queue` of `port`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RingId {
+    /// The port.
+    pub port: PortId,
+    /// The queue pair.
+    pub queue: u16,
+}
+
 impl fmt::Display for PortId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -47,6 +47,7 @@ mod offsets;
 mod programs;
 mod reader;
 mod thread;
+mod topology;
 mod writer;
 
 pub use host::halt_polls;
@@ -56,4 +57,5 @@ pub use offsets::OffsetError;
 pub use reader::ViewReader;
 pub use reader::WakeUps;
 pub use thread::{ThreadError, ThreadId};
+pub use topology::cpu_places;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

@@ -9,8 +9,8 @@
 //!   [remind]    a second signal, or none                 else: after 100 us, by trust
 //!   [notify]    signal a receiver now, or later          else: now
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
-//!   [offload]   who copies: the receiver, or an idle CPU     only lasthop-lab uses these two so far:
-//!   [place]     which idle CPU                               the switch offloads nothing yet
+//!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
+//!   [place]     which idle CPU                               else: none
 //! ```
 //!
 //! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times

@@ -60,13 +60,16 @@ impl Default for PlaceCriteria {
     }
 }
 
-/// Chooses a CPU for work on packets of a receiver that runs, or ran last, on CPU `receiver`. `is_idle`: no thread but a
-/// helper has the CPU or waits for it. Among equally near CPUs `spread`, a hash of the receiver, decides.
+/// Chooses a CPU for work on packets of a receiver that runs, or ran last, on CPU `receiver`. `has_helper`: a helper can
+/// run there. `is_idle`: no thread but a helper has the CPU or waits for it. Among equally near CPUs `spread`, a hash of
+/// the receiver, decides.
 ///
-/// The receiver's own CPU is never chosen: the work would delay its wake-up. Two passes over the list, no memory.
+/// The receiver's own CPU is never chosen: the work would delay its wake-up. A few passes over the list, no memory. `is_idle` may change
+/// its answers meanwhile; then there may be no choice.
 #[must_use]
 pub fn place(
     cpus: &[CpuPlace],
+    has_helper: impl Fn(usize) -> bool,
     is_idle: impl Fn(usize) -> bool,
     receiver: usize,
     spread: u32,
@@ -75,10 +78,11 @@ pub fn place(
     let group_of = |cpu: usize| (0..cpus.len()).filter(move |other| cpus[*other].group == cpus[cpu].group);
     let is_candidate = |cpu: usize| {
         cpu != receiver
+            && has_helper(cpu)
             && is_idle(cpu)
             && (!criteria.whole_group
                 || (group_of(cpu).all(|other| other != receiver && is_idle(other))
-                    && group_of(cpu).next() == Some(cpu)))
+                    && group_of(cpu).find(|cpu| has_helper(*cpu)) == Some(cpu)))
     };
     let candidates = || (0..cpus.len()).filter(|cpu| is_candidate(*cpu));
     let nearest = candidates().map(|cpu| distance(cpus, receiver, cpu)).min()?;
@@ -86,8 +90,9 @@ pub fn place(
         return None;
     }
     let is_nearest = |cpu: &usize| distance(cpus, receiver, *cpu) == nearest;
-    let count = candidates().filter(is_nearest).count();
-    candidates().filter(is_nearest).nth(spread as usize % count)
+    // A CPU may have become busy since.
+    let chosen = (spread as usize).checked_rem(candidates().filter(is_nearest).count())?;
+    candidates().filter(is_nearest).nth(chosen)
 }
 
 #[cfg(test)]
@@ -103,7 +108,7 @@ mod tests {
     fn the_receiver_s_node_is_searched_first() {
         let cpus = opteron();
         let chosen = |busy: &[usize], spread| {
-            place(&cpus, |cpu| !busy.contains(&cpu), 0, spread, PlaceCriteria::default())
+            place(&cpus, |_| true, |cpu| !busy.contains(&cpu), 0, spread, PlaceCriteria::default())
         };
         assert_eq!([0, 1, 2, 3].map(|spread| chosen(&[0], spread)), [Some(2), Some(4), Some(6), Some(2)]);
         assert_eq!(chosen(&[0, 3, 4, 7], 0), Some(8), "no whole module of the node is idle");
@@ -115,11 +120,38 @@ mod tests {
         let cpus = opteron();
         let busy = |cpu: usize| cpu.is_multiple_of(2);
         let halves = PlaceCriteria { whole_group: false, ..PlaceCriteria::default() };
-        assert_eq!(place(&cpus, |cpu| !busy(cpu), 0, 0, halves), Some(1), "the receiver's own module");
+        assert_eq!(
+            place(&cpus, |_| true, |cpu| !busy(cpu), 0, 0, halves),
+            Some(1),
+            "the receiver's own module"
+        );
         let near = PlaceCriteria { farthest: CpuDistance::Llc, ..PlaceCriteria::default() };
-        assert_eq!(place(&cpus, |cpu| cpu >= 8, 0, 0, near), None);
-        assert_eq!(place(&cpus, |cpu| cpu >= 8, 0, 0, PlaceCriteria::default()), Some(8));
-        assert_eq!(place(&[], |_| true, 0, 0, near), None);
+        assert_eq!(place(&cpus, |_| true, |cpu| cpu >= 8, 0, 0, near), None);
+        assert_eq!(place(&cpus, |_| true, |cpu| cpu >= 8, 0, 0, PlaceCriteria::default()), Some(8));
+        assert_eq!(place(&[], |_| true, |_| true, 0, 0, near), None);
+    }
+
+    #[test]
+    fn cpus_may_become_busy_meanwhile() {
+        let cpus = opteron();
+        let halves = PlaceCriteria { whole_group: false, ..PlaceCriteria::default() };
+        for looks in 0..100_u32 {
+            let left = std::cell::Cell::new(looks);
+            let is_idle = |_: usize| left.replace(left.get().saturating_sub(1)) > 0;
+            let chosen = place(&cpus, |_| true, is_idle, 0, 5, halves);
+            assert!(chosen != Some(0) && (looks > 31 || chosen.is_none()), "{looks}: {chosen:?}");
+        }
+    }
+
+    #[test]
+    fn only_cpus_with_a_helper_are_chosen() {
+        let cpus = opteron();
+        let chosen = |helpers: &[usize], busy: usize| {
+            place(&cpus, |cpu| helpers.contains(&cpu), |cpu| cpu != busy, 0, 0, PlaceCriteria::default())
+        };
+        assert_eq!(chosen(&[3, 9], 0), Some(3), "the second CPU of a module");
+        assert_eq!(chosen(&[3, 9], 2), Some(9), "its neighbour is busy");
+        assert_eq!(chosen(&[], 1), None);
     }
 
     #[test]

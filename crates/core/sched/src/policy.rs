@@ -13,12 +13,14 @@ pub enum Policy {
     Notify,
     /// When to let a sender kick: [`transmit`](crate::transmit()).
     TransmitTimer,
+    /// Which copies a helper shares: [`offload`](crate::offload()) and [`place`](crate::place()).
+    Offload,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Look, Self::Yield, Self::SecondSignal, Self::Notify, Self::TransmitTimer];
+    pub const ALL: [Self; 6] =
+        [Self::Look, Self::Yield, Self::SecondSignal, Self::Notify, Self::TransmitTimer, Self::Offload];
 
     /// The name that users write.
     #[must_use]
@@ -29,6 +31,7 @@ impl Policy {
             Self::SecondSignal => "second-signal",
             Self::Notify => "notify",
             Self::TransmitTimer => "transmit-timer",
+            Self::Offload => "offload",
         }
     }
 }

@@ -104,7 +104,7 @@ proptest! {
         let nearest = (0..cpus.len()).filter(|cpu| fits(*cpu)).map(|cpu| distance(&places, receiver, cpu)).min();
         for farthest in [CpuDistance::Llc, CpuDistance::Node, CpuDistance::Far] {
             let criteria = PlaceCriteria { whole_group, farthest };
-            let chosen = place(&places, |cpu| cpus[cpu].1, receiver, hash, criteria);
+            let chosen = place(&places, |_| true, |cpu| cpus[cpu].1, receiver, hash, criteria);
             prop_assert!(chosen.is_none_or(fits));
             let wanted = nearest.filter(|nearest| *nearest <= farthest);
             prop_assert_eq!(chosen.map(|cpu| distance(&places, receiver, cpu)), wanted);

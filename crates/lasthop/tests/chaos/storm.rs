@@ -91,6 +91,10 @@ fn number(value: &Value) -> u64 {
     value.as_u64().expect("a counter")
 }
 
+/// Helpers copy frames whenever a CPU is idle, where the view of the scheduler can be opened.
+const HELPERS: [&str; 6] =
+    ["--scheduler-view", "auto", "--helper-cpus", "0-1", "--offload", "bytes=1536,idle=cpu"];
+
 impl Storm {
     pub(crate) fn start(plan: Plan) -> Self {
         let vnics = (1..=plan.guests).map(|guest| format!("{},queues=2", vnic(guest)));
@@ -98,10 +102,12 @@ impl Storm {
         let workers = plan.workers.to_string();
         let standby = if has_standby(plan.seed) { "on" } else { "off" };
         let mut words = vec!["--workers", &workers, "--standby", standby];
+        words.extend(HELPERS);
         words.extend(vnics.iter().flat_map(|vnic| ["--vnic", vnic]));
         let outside = outsiders::words();
         words.extend(outside.iter().map(String::as_str));
         let switch = Switch::start(&words);
+        switch.ask(&["sched", "set", "offload=on"]).ok();
         let switch_pid = switch.switch_pid().expect("a switch process");
         let setting = Setting { guests: plan.guests, seed: plan.seed, run_dir: switch.dir() };
         let open_alone = open_files(switch_pid);

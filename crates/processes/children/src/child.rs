@@ -72,6 +72,12 @@ impl ChildRole {
         if settings.huge_pages == HugePages::Off {
             words.extend(["--huge-pages", "off"].map(str::to_owned));
         }
+        if let Some(cpus) = &settings.helper_cpus {
+            words.extend(["--helper-cpus".to_owned(), cpus.to_string()]);
+        }
+        if let Some(offload) = settings.offload {
+            words.extend(["--offload".to_owned(), offload.to_string()]);
+        }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self::new("the switch process", words)

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lasthop_engine::{
-    Capture, Engine, EngineError, EngineSettings, FormerCounters, PORT_COUNTERS_BYTES, PolicyCounters,
-    PortConfig, PortDevice, PortStats, RingInspection, RingStats, RunningProfile, SavedCounters, Watch,
-    WorkerStats,
+    Capture, Engine, EngineError, EngineSettings, FormerCounters, HelperSettings, PORT_COUNTERS_BYTES,
+    PolicyCounters, PortConfig, PortDevice, PortStats, RingInspection, RingStats, RunningProfile,
+    SavedCounters, Watch, WorkerStats,
 };
 use lasthop_fabric::Drops as DropCounters;
 use lasthop_fabric::bounds::TAP_BYTES;
@@ -67,10 +67,17 @@ impl Datapath {
     pub(super) fn prepare(settings: &SwitchSettings) -> Result<Self, Fault> {
         let mut switches = NamedSwitches::new(&settings.default_switch(), settings.workers.0)?;
         let cpus = settings.cpus.clone().unwrap_or_default().0;
+        let offload = settings.offload.unwrap_or_default();
+        let helpers = HelperSettings {
+            cpus: settings.helper_cpus.clone().unwrap_or_default().0,
+            offload: offload.offload(),
+            place: offload.place(),
+        };
         let settings = EngineSettings {
             cpus,
             workers: settings.workers.0,
             hysteresis_us: settings.hysteresis.0,
+            helpers,
             ..EngineSettings::default()
         };
         let engine = Engine::prepare(switches.module(), &settings).map_err(refused)?;
@@ -479,6 +486,8 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         contended: worker.handoffs.contended,
         left: worker.handoffs.left,
         leased: worker.handoffs.leased,
+        shared: worker.handoffs.shared,
+        helper_cpu: worker.helper_cpu,
         returned: worker.handoffs.returned,
         wakes: worker.wakes,
         policies: policy_counts(&worker.policies),
@@ -505,5 +514,8 @@ fn policy_counts(counters: &PolicyCounters) -> PolicyCounts {
         second_signals: counters.second_signals,
         second_signals_answered: counters.second_signals_answered,
         second_signals_spared: counters.second_signals_spared,
+        offloads_shared: counters.offloads_shared,
+        offloads_alone: counters.offloads_alone,
+        helps_given_up: counters.helps_given_up,
     }
 }

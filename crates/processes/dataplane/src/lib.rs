@@ -311,9 +311,9 @@ impl Switch {
             Order::HostDevice { name, device } => return self.datapath.set_host_device(&name, device),
             Order::Denied { name, errno } => return self.interface.port_denied(&name, errno),
             Order::Switches => Ok(Answer::Switches(self.switches())),
-            Order::Scheduler { policies, guests } => {
+            Order::Scheduler { policies, guests, places } => {
                 let fds = fds.unwrap_or_default();
-                self.datapath.see_scheduler(fds, &policies, &guests).map(|()| Answer::Done)
+                self.datapath.see_scheduler(fds, &policies, &guests, &places).map(|()| Answer::Done)
             }
             Order::MoveQueue(wanted) => return self.move_queue(id, wanted),
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),

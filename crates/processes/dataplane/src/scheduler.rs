@@ -7,11 +7,13 @@ use std::sync::Arc;
 use lasthop_engine::{PolicyDecision, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuState, GuestView, Policy};
+use lasthop_sched::{CpuPlace, CpuState, GuestView, Policy};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
 
-use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
+use lasthop_api::sched::{
+    CpuPlaceNumbers, DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest,
+};
 use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
@@ -27,6 +29,8 @@ struct SeenGuests {
     sleepers: Option<Sleepers>,
     /// By port number.
     guests: Vec<GuestSlots>,
+    /// By CPU number.
+    places: Vec<CpuPlace>,
 }
 
 /// The threads of a port's guest; none if it is unknown.
@@ -55,7 +59,12 @@ impl Sleepers {
 }
 
 impl SeenGuests {
-    fn map(view: &ForeignFd, sleepers: Option<Sleepers>, seen: &[(PortId, &SeenGuest)]) -> io::Result<Self> {
+    fn map(
+        view: &ForeignFd,
+        sleepers: Option<Sleepers>,
+        seen: &[(PortId, &SeenGuest)],
+        places: &[CpuPlaceNumbers],
+    ) -> io::Result<Self> {
         let view = ViewReader::map(view.as_fd())?;
         let mut guests =
             vec![GuestSlots::default(); seen.iter().map(|(port, _)| port.index() + 1).max().unwrap_or(0)];
@@ -64,7 +73,8 @@ impl SeenGuests {
             let slots = all.collect::<Option<Box<[Slot]>>>().unwrap_or_default();
             guests[port.index()] = GuestSlots { slots, may_halt_poll: guest.may_halt_poll };
         }
-        Ok(Self { view, sleepers, guests })
+        let place = |&(group, llc, node): &CpuPlaceNumbers| CpuPlace { group, llc, node };
+        Ok(Self { view, sleepers, guests, places: places.iter().map(place).collect() })
     }
 
     fn guest_at(&self, port: PortId, own_cpu: u16, now_ns: u64) -> Option<GuestView> {
@@ -102,6 +112,15 @@ impl SchedulerView for SeenGuests {
     fn cpu(&self, number: u16) -> Option<CpuState> {
         self.view.cpu(number, NO_TIME)
     }
+
+    fn guest_cpu(&self, port: PortId) -> Option<u16> {
+        let first = self.guests.get(port.index())?.slots.first()?;
+        self.view.thread(*first, NO_TIME).map(|thread| thread.cpu)
+    }
+
+    fn places(&self) -> &[CpuPlace] {
+        &self.places
+    }
 }
 
 impl Datapath {
@@ -112,6 +131,7 @@ impl Datapath {
         descriptors: Vec<ForeignFd>,
         policies: &PolicyModes,
         guests: &[SeenGuest],
+        places: &[CpuPlaceNumbers],
     ) -> Result<(), Fault> {
         // The port may have been removed since the supervisor's order.
         let number = |guest: &SeenGuest| self.port_named(&guest.port).map(|port| port.number);
@@ -119,7 +139,7 @@ impl Datapath {
         let mut descriptors = descriptors.into_iter();
         let view = descriptors.next();
         let sleepers = Sleepers::map(descriptors);
-        let seen = view.map(|view| SeenGuests::map(&view, sleepers, &guests)).transpose();
+        let seen = view.map(|view| SeenGuests::map(&view, sleepers, &guests, places)).transpose();
         let seen = seen.map_err(|error| Fault::internal("map the view of the scheduler", error))?;
         let seen = seen.map(|seen| Arc::new(seen) as Arc<dyn SchedulerView>);
         self.engine()

@@ -269,6 +269,8 @@ impl Reports<'_> {
             control_group: self.control_group.clone(),
             datapath_devices: self.datapath_devices.clone(),
             scheduler_view: self.scheduler.setting(),
+            helper_cpus: settings.helper_cpus.clone(),
+            offload: settings.offload,
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnel_gro),
             huge_pages: Some(settings.huge_pages),

@@ -18,7 +18,7 @@ use lasthop_foreign::ForeignFd;
 use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{ThreadId, ViewWriter};
+use lasthop_sched_view::{ThreadId, ViewWriter, cpu_places};
 use log::warn;
 use serde_json::Value;
 
@@ -193,7 +193,12 @@ impl Scheduler {
         };
         let guests = self.guests.iter().filter(|_| is_open).filter_map(guest).collect();
         let workers = stats.workers.iter();
-        let workers = workers.map(|worker| WorkerPolicies { index: worker.index, counts: worker.policies });
+        let workers = workers.map(|worker| WorkerPolicies {
+            index: worker.index,
+            helper_cpu: worker.helper_cpu,
+            shared: worker.shared,
+            counts: worker.policies,
+        });
         SchedReport {
             setting: self.setting,
             is_open,
@@ -339,7 +344,8 @@ impl Scheduler {
             _ => Vec::new(),
         };
         let policies = PolicyModes::new(&self.modes);
-        let order = Order::Scheduler { policies, guests: seen.clone() };
+        let places = cpu_places().iter().map(|place| (place.group, place.llc, place.node)).collect();
+        let order = Order::Scheduler { policies, guests: seen.clone(), places };
         self.told = Some(seen);
         switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }

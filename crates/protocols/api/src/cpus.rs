@@ -18,21 +18,21 @@ const CPUS_MAX: usize = 8192;
 pub struct CpuList(pub Vec<usize>);
 
 impl CpuList {
-    /// Refuses CPUs that this process may not use.
-    pub fn check(&self) -> Result<(), Fault> {
+    /// Refuses CPUs of the setting `key` that this process may not use.
+    pub fn check(&self, key: &str) -> Result<(), Fault> {
         match allowed() {
-            Some(allowed) => self.check_within(&allowed),
+            Some(allowed) => self.check_within(key, &allowed),
             None => Ok(()),
         }
     }
 
-    fn check_within(&self, allowed: &Self) -> Result<(), Fault> {
+    fn check_within(&self, key: &str, allowed: &Self) -> Result<(), Fault> {
         let beyond: Vec<usize> = self.0.iter().filter(|cpu| !allowed.0.contains(cpu)).copied().collect();
         if beyond.is_empty() {
             return Ok(());
         }
         Err(Fault::params(format!(
-            "cpus={self}: CPU {} cannot be used by this process; choose among {allowed}",
+            "{key}={self}: CPU {} cannot be used by this process; choose among {allowed}",
             Self(beyond)
         )))
     }
@@ -132,11 +132,11 @@ mod tests {
     #[test]
     fn cpus_that_may_not_be_used_are_named_with_those_that_may() {
         let list = |text: &str| text.parse::<CpuList>().expect("a list");
-        assert_eq!(list("0,3").check_within(&list("0-3")), Ok(()));
-        let fault = list("1-5").check_within(&list("0-2,8")).expect_err("too many");
+        assert_eq!(list("0,3").check_within("cpus", &list("0-3")), Ok(()));
+        let fault = list("1-5").check_within("cpus", &list("0-2,8")).expect_err("too many");
         assert_eq!(fault.message, "cpus=1-5: CPU 3-5 cannot be used by this process; choose among 0-2,8");
         let all = allowed().expect("a machine of today");
         assert!(!all.0.is_empty());
-        assert_eq!(all.check(), Ok(()));
+        assert_eq!(all.check("cpus"), Ok(()));
     }
 }

@@ -48,6 +48,7 @@ pub mod leases;
 pub mod mac;
 pub mod modules;
 pub mod names;
+pub mod offload_bounds;
 mod options;
 pub mod orders;
 pub mod pcapng;

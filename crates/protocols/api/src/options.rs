@@ -65,6 +65,8 @@ const OF_THE_WHOLE: &[&str] = &[
     "control-group",
     "datapath-devices",
     "scheduler-view",
+    "helper-cpus",
+    "offload",
     "standby",
     "tunnel-gro",
     "huge-pages",

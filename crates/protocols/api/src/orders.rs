@@ -11,7 +11,7 @@ use crate::fdb::{Flush, StaticEntry};
 use crate::port::{PeerKind, PortCommon};
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
-use crate::sched::{PolicyModes, QueueMove, SchedTrace, SeenGuest};
+use crate::sched::{CpuPlaceNumbers, PolicyModes, QueueMove, SchedTrace, SeenGuest};
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
@@ -93,7 +93,13 @@ pub enum Order {
     /// The first attached descriptor is the view of the host's scheduler, with these guests in it; without a descriptor there
     /// is no view. Only for a process that knows this order ([`Answer::Knows`]). The others, if that process knows them, are
     /// the requests for wake-ups and the workers' event queues.
-    Scheduler { policies: PolicyModes, guests: Vec<SeenGuest> },
+    Scheduler {
+        policies: PolicyModes,
+        guests: Vec<SeenGuest>,
+        /// The place of each CPU, by number. Earlier supervisors do not tell.
+        #[serde(default)]
+        places: Vec<CpuPlaceNumbers>,
+    },
     /// Report the last decisions by that view. Only for a process that knows this order ([`Answer::Knows`]).
     SchedTrace,
     /// Move a queue pair to another worker. Only for a process that knows this order ([`Answer::Knows`]).

@@ -203,6 +203,12 @@ pub struct WorkerReport {
     /// Packets that were copied concurrently with another worker.
     #[serde(default)]
     pub leased: u64,
+    /// Large frames that it copied in turns with a helper, or as one.
+    #[serde(default)]
+    pub shared: u64,
+    /// Its CPU, if it is a helper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper_cpu: Option<usize>,
     /// References that came back from other workers.
     #[serde(default)]
     pub returned: u64,

@@ -34,7 +34,7 @@ impl FromStr for ViewMode {
 }
 
 /// The policies.
-pub const POLICIES: [Policy; 5] = Policy::ALL;
+pub const POLICIES: [Policy; 6] = Policy::ALL;
 
 /// The mode of each policy by name, in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -169,6 +169,9 @@ impl SeenGuest {
     }
 }
 
+/// The caches and the memory of a CPU, as the numbers of its L2 group, its last-level cache and its node.
+pub type CpuPlaceNumbers = (u16, u16, u16);
+
 /// Counters of a worker's decisions by the view, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)] // another version has other ones
@@ -209,6 +212,12 @@ pub struct PolicyCounts {
     pub sleep_events: u64,
     /// Second signals that were not sent since the guest was awake, although they were due without a view.
     pub second_signals_spared: u64,
+    /// Visits with large frames that were shared with a helper.
+    pub offloads_shared: u64,
+    /// Visits with large frames for which no helper's CPU was idle.
+    pub offloads_alone: u64,
+    /// Orders that a helper gave up, since another thread wanted its CPU.
+    pub helps_given_up: u64,
 }
 
 impl PolicyCounts {
@@ -271,6 +280,12 @@ pub struct ThreadReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WorkerPolicies {
     pub index: usize,
+    /// Its CPU, if it is a helper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper_cpu: Option<usize>,
+    /// Large frames that it copied in turns with a helper, or as one.
+    #[serde(default)]
+    pub shared: u64,
     #[serde(flatten)]
     pub counts: PolicyCounts,
 }

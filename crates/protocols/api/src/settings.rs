@@ -12,6 +12,7 @@ use crate::cpus::CpuList;
 use crate::device_patterns::DevicePatterns;
 use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
+use crate::offload_bounds::OffloadBounds;
 use crate::sched::ViewMode;
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::upcalls::UpcallBounds;
@@ -71,6 +72,16 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler_view: Option<ViewMode>,
+    /// CPUs of helpers, a thread each: they copy large frames for workers while nothing else wants their CPU. Together with the
+    /// workers 64 at most. Takes --scheduler-view auto, and `lasthop sched set offload=on` [default: none]
+    #[arg(long, value_name = "LIST")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub helper_cpus: Option<CpuList>,
+    /// Frames that helpers copy, of this many bytes on average; how many may wait for them; the part of the machine that has to be
+    /// idle; and how far from the receiver it may be [default: bytes=2048,packets=32,idle=group,reach=all]
+    #[arg(long, value_name = "bytes=N,packets=N,idle=group|cpu,reach=llc|node|all")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub offload: Option<OffloadBounds>,
     /// Keep a second switch process that continues with all guests as soon as the first dies (on), or start one then (off)
     /// [default: off]
     #[arg(long, value_name = "on|off")]
@@ -135,6 +146,8 @@ impl Settings {
             control_group: self.control_group.or(other.control_group),
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
+            helper_cpus: self.helper_cpus.or(other.helper_cpus),
+            offload: self.offload.or(other.offload),
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
             huge_pages: self.huge_pages.or(other.huge_pages),
@@ -165,6 +178,10 @@ pub struct SwitchSettings {
     pub sandbox: sandbox::SandboxMode,
     #[arg(long, default_value = "auto")]
     pub huge_pages: HugePages,
+    #[arg(long)]
+    pub helper_cpus: Option<CpuList>,
+    #[arg(long)]
+    pub offload: Option<OffloadBounds>,
 }
 
 impl SwitchSettings {
@@ -186,14 +203,19 @@ impl SwitchSettings {
             control_group: _,
             datapath_devices: _,
             scheduler_view: _,
+            helper_cpus,
+            offload,
             standby: _,
             tunnel_gro: _,
             huge_pages,
         } = asked;
-        cpus.as_ref().map_or(Ok(()), CpuList::check)?;
+        cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("cpus"))?;
+        helper_cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("helper-cpus"))?;
+        let workers = workers.unwrap_or_else(|| Workers::for_cpus(cpus.as_ref()));
+        workers.check_beside(helper_cpus.as_ref())?;
         Ok(Self {
             module: module.unwrap_or_default(),
-            workers: workers.unwrap_or_else(|| Workers::for_cpus(cpus.as_ref())),
+            workers,
             cpus,
             fdb_entries,
             controller,
@@ -202,6 +224,8 @@ impl SwitchSettings {
             hysteresis: hysteresis_us.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
             huge_pages: huge_pages.unwrap_or_default(),
+            helper_cpus,
+            offload,
         })
     }
 

@@ -29,6 +29,19 @@ impl Workers {
         }
     }
 
+    /// Refuses more helpers, one for each of `cpus`, than there is room for beside the workers.
+    pub(crate) fn check_beside(self, cpus: Option<&CpuList>) -> Result<(), Fault> {
+        let helpers = cpus.map_or(0, |cpus| cpus.0.len());
+        if self.0 + helpers <= WORKERS_MAX {
+            return Ok(());
+        }
+        let room = WORKERS_MAX - self.0;
+        Err(Fault::params(format!(
+            "helper-cpus names {helpers} CPUs; with {} workers there may be {room} helpers, {WORKERS_MAX} in all",
+            self.0
+        )))
+    }
+
     fn for_machine(cpus: usize) -> Self {
         Self(if cpus >= CPUS_FOR_TWO { 2 } else { 1 })
     }

@@ -67,6 +67,7 @@ use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::{STATIC_ENTRIES_MAX, StaticEntry};
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
+use lasthop_api::offload_bounds::OffloadBounds;
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::ViewMode;
 use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
@@ -165,6 +166,11 @@ struct File {
     /// Workers poll and yield by the state of the host's scheduler while a guest is attached, where the kernel permits that.
     #[schemars(extend("default" = ViewMode::default()))]
     scheduler_view: Option<ViewMode>,
+    /// CPUs of helpers, which copy large frames while nothing else wants their CPU; takes scheduler-view = "auto" and the policy offload.
+    #[schemars(extend("examples" = ["2-3"]))]
+    helper_cpus: Option<CpuList>,
+    /// Frames that helpers copy: of this many bytes on average (1536 to 65536), how many may wait for them (2 to 256), the part of the machine that has to be idle, and the farthest CPU.
+    offload: Option<OffloadBounds>,
     /// A second switch process waits for the end of the first, and then continues with all guests.
     #[schemars(extend("default" = StandbyMode::default()))]
     standby: Option<StandbyMode>,
@@ -248,6 +254,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         control_group: file.control_group,
         datapath_devices: file.datapath_devices,
         scheduler_view: file.scheduler_view,
+        helper_cpus: file.helper_cpus,
+        offload: file.offload,
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
         huge_pages: file.huge_pages,

@@ -102,6 +102,8 @@ struct Shape {
     guests: u16,
     ring_entries: u16,
     frame_bytes_max: u32,
+    /// Whether guests take TCP segments that are still to be cut.
+    tso: bool,
     /// For guests of other programs.
     stock: Option<StockShape>,
 }
@@ -114,21 +116,23 @@ impl Shape {
             _ => crate::workload::UNCUT_FRAME_BYTES_MAX,
         };
         let stock = StockShape::of(workload);
-        Self { guests: workload.guests(), ring_entries: workload.ring_entries, frame_bytes_max, stock }
+        let (guests, tso) = (workload.guests(), workload.tso);
+        Self { guests, ring_entries: workload.ring_entries, frame_bytes_max, tso, stock }
     }
 
     /// Options of guests like Linux ones on a fast path: buffers that hold a whole frame, and offloads where frames
     /// need them.
     fn guest_options(&self) -> GuestOptions {
         let uncut = self.frame_bytes_max == crate::workload::FRAME_BYTES_MAX;
-        let offloads = features::CSUM | features::GUEST_CSUM | features::HOST_TSO4 | features::GUEST_TSO4;
+        let taken = if self.tso { features::GUEST_CSUM | features::GUEST_TSO4 } else { 0 };
+        let offloads = features::CSUM | features::HOST_TSO4 | taken;
         let basic = features::VERSION_1 | features::MRG_RXBUF | features::EVENT_IDX;
         let slot_bytes = if uncut { 17 * 4096 } else { (self.frame_bytes_max + 12).next_multiple_of(2048) };
         GuestOptions {
             features: basic | if uncut { offloads } else { 0 },
             ring_entries: self.ring_entries,
             tx_slot_bytes: slot_bytes,
-            rx_buffer_bytes: slot_bytes,
+            rx_buffer_bytes: if self.tso { slot_bytes } else { PLAIN_FRAME_BYTES_MAX.next_multiple_of(2048) },
             ..GuestOptions::default()
         }
     }

@@ -144,6 +144,10 @@ pub struct Workload {
     pub mergeable: bool,
     /// Whether stock guests offer to use buffers in order.
     pub in_order: bool,
+    /// Whether guests take TCP segments that are still to be cut. If not, the back end cuts them.
+    pub tso: bool,
+    /// Pause between two looks of the guests at their rings, so that they leave most of their CPU to others.
+    pub nap: Duration,
 }
 
 /// The metric of a workload.
@@ -191,6 +195,8 @@ impl Default for Workload {
             idle_ports: 0,
             mergeable: true,
             in_order: true,
+            tso: true,
+            nap: Duration::ZERO,
         }
     }
 }
@@ -241,7 +247,9 @@ impl Workload {
     /// Whether guests poll, so that they take all of their CPU.
     #[must_use]
     pub fn guests_poll(&self) -> bool {
-        !matches!(self.kind, TrafficKind::Idle { .. } | TrafficKind::RoundTrip { sleeping: true, .. })
+        let sleep =
+            matches!(self.kind, TrafficKind::Idle { .. } | TrafficKind::RoundTrip { sleeping: true, .. });
+        !sleep && self.nap.is_zero()
     }
 
     /// The pause before the workload, in which the back end may finish earlier work: it evicts flows that expired while
@@ -298,6 +306,16 @@ impl Workload {
                 "mrg=off and in-order=off go behind testpmd=, as in testpmd=flowgen,mrg=off".to_owned()
             );
         }
+        if !self.tso && !self.uncut() {
+            return Err(format!("tso=off goes with frames above {UNCUT_FRAME_BYTES_MAX} bytes"));
+        }
+        let naps = matches!(
+            self.kind,
+            TrafficKind::Stream { .. } | TrafficKind::FanIn { .. } | TrafficKind::AllToAll { .. }
+        );
+        if !self.nap.is_zero() && !naps {
+            return Err("nap-us goes with stream, pairs=N, fan-in=N or all-to-all=N".to_owned());
+        }
         if !self.ring_entries.is_power_of_two() {
             return Err(format!("ring is a power of two, not {}", self.ring_entries));
         }
@@ -352,6 +370,9 @@ impl Workload {
             ("in-order", Some("off")) => self.in_order = false,
             ("mrg", Some("on")) => self.mergeable = true,
             ("mrg", Some("off")) => self.mergeable = false,
+            ("tso", Some("on")) => self.tso = true,
+            ("tso", Some("off")) => self.tso = false,
+            ("nap-us", Some(value)) => self.nap = Duration::from_micros(number(key, value)?),
             ("rtt", None) => self.kind = TrafficKind::RoundTrip { sleeping: false, pause: Duration::ZERO },
             ("sleep" | "pause-us", _) => self.set_round_trip(key, value)?,
             _ => return Err(format!("\"{word}\" is no part of a workload; {GRAMMAR}")),
@@ -385,7 +406,7 @@ impl Workload {
 /// The parts of a workload's text.
 pub const GRAMMAR: &str = "write stream, both, pairs=N, fan-in=N, all-to-all=N, offered=PPS, first=PPS, rtt[,sleep][,pause-us=N], idle=N or \
                            testpmd=flowgen|5tswap|macswap|txonly|rtt, then size=BYTES, ring=ENTRIES, flows=N, macs=N, \
-                           touched, idle-ports=N, mrg=on|off, in-order=on|off, separated by commas";
+                           touched, idle-ports=N, mrg=on|off, in-order=on|off, tso=on|off, nap-us=N, separated by commas";
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{key} takes a whole number, not \"{value}\""))
@@ -436,7 +457,9 @@ impl fmt::Display for Workload {
             write!(f, ",idle-ports={}", self.idle_ports)?;
         }
         f.write_str(if self.mergeable { "" } else { ",mrg=off" })?;
-        f.write_str(if self.in_order { "" } else { ",in-order=off" })
+        f.write_str(if self.in_order { "" } else { ",in-order=off" })?;
+        f.write_str(if self.tso { "" } else { ",tso=off" })?;
+        if self.nap.is_zero() { Ok(()) } else { write!(f, ",nap-us={}", self.nap.as_micros()) }
     }
 }
 

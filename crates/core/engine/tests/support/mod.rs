@@ -6,9 +6,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use lasthop_engine::{Engine, EngineSettings, Gathering, PortConfig, PortStats};
+use lasthop_engine::{
+    Engine, EngineSettings, Gathering, HelperSettings, PortConfig, PortStats, SchedulerView, WorkerStats,
+};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::{Module, PortId};
+use lasthop_sched::{
+    CpuPlace, CpuState, GuestView, Mode, Modes, Occupant, OffloadCriteria, PlaceCriteria, Policy,
+};
 use lasthop_vhost::Session;
 use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -52,6 +57,36 @@ impl TestSwitch {
         let TestWorkers { workers, gathering } = crew.into();
         let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
         Self { engine: Engine::prepare(named(module), &settings).unwrap(), sessions: Vec::new() }
+    }
+
+    /// Starts a switch with a helper on each of the first two CPUs, for frames from `bytes_min` bytes on. `view` says where
+    /// they may work.
+    pub fn with_helpers(
+        module: &str,
+        crew: impl Into<TestWorkers>,
+        bytes_min: u32,
+        view: Arc<dyn SchedulerView>,
+    ) -> Self {
+        let TestWorkers { workers, gathering } = crew.into();
+        let helpers = HelperSettings {
+            cpus: vec![0, 1],
+            offload: OffloadCriteria { packet_bytes_min: bytes_min, ..OffloadCriteria::default() },
+            place: PlaceCriteria { whole_group: false, ..PlaceCriteria::default() },
+        };
+        let settings = EngineSettings { workers, gathering, helpers, ..EngineSettings::default() };
+        let engine = Engine::start(named(module), &settings).unwrap();
+        let mut modes = Modes::default();
+        modes.set(Policy::Offload, Mode::On);
+        engine.set_scheduler_view(Some(view), modes).unwrap();
+        Self { engine, sessions: Vec::new() }
+    }
+
+    /// Frames that were copied in turns by workers and helpers: by workers, and by helpers.
+    pub fn shared_frames(&self) -> (u64, u64) {
+        let (helpers, workers): (Vec<_>, Vec<_>) =
+            self.engine.stats().unwrap().workers.into_iter().partition(|worker| worker.helper_cpu.is_some());
+        let sum = |all: Vec<WorkerStats>| all.iter().map(|worker| worker.handoffs.shared).sum();
+        (sum(workers), sum(helpers))
     }
 
     pub fn with(module: Arc<dyn Module>, crew: impl Into<TestWorkers>) -> Self {
@@ -100,6 +135,32 @@ impl TestSwitch {
         let forwarded: u64 = stats.ports.iter().map(|port| port.counters.forwarded).sum();
         let delivered: u64 = stats.ports.iter().map(|port| port.counters.tx_packets).sum();
         assert_eq!(forwarded, delivered);
+    }
+}
+
+/// A view in which all CPUs are idle.
+#[derive(Debug)]
+pub struct IdleView {
+    places: [CpuPlace; 2],
+}
+
+impl Default for IdleView {
+    fn default() -> Self {
+        Self { places: [0, 1].map(|group| CpuPlace { group, ..CpuPlace::default() }) }
+    }
+}
+
+impl SchedulerView for IdleView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        None
+    }
+
+    fn cpu(&self, _: u16) -> Option<CpuState> {
+        Some(CpuState { occupant: Occupant::Idle { for_ns: 0 }, waiting: 0 })
+    }
+
+    fn places(&self) -> &[CpuPlace] {
+        &self.places
     }
 }
 

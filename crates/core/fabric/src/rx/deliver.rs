@@ -1,6 +1,8 @@
 //! Puts one frame into one receive ring: reserves buffers, copies, publishes. Does offloads in software that the
 //! receiver did not negotiate.
 
+use std::ops::Range;
+
 use lasthop_guestmem::{Cursor, MemoryMap, Segment, StaleSegment};
 use lasthop_module_api::{DropReason, IMAGE_BYTES};
 use lasthop_ring::RingError;
@@ -198,6 +200,29 @@ impl Buffers<'_> {
             packets: 1,
             bytes: u64::from(frame.len),
             gso_packets: u64::from(frame.offload.is_gso()),
+            csum_completed: u64::from(complete_csum),
+        })
+    }
+}
+
+impl Buffers<'_> {
+    /// Copies a segment of a frame: `head`, then the bytes `payload` of the frame. Does not need the claim.
+    pub(crate) fn fill_segment(
+        &self,
+        map: &MemoryMap,
+        capabilities: Capabilities,
+        frame: &Frame<'_>,
+        offload: Offload,
+        (head, payload): (&[u8], Range<u32>),
+    ) -> Result<Delivered, StaleSegment> {
+        let complete_csum = capabilities.lack_csum(offload);
+        let bytes = head.len() as u64 + u64::from(payload.end - payload.start);
+        let body = Body::Segment(head, payload.start, payload.end);
+        copy_out(map, self, frame, offload, &body, complete_csum)?;
+        Ok(Delivered {
+            packets: 1,
+            bytes,
+            gso_packets: u64::from(offload.is_gso()),
             csum_completed: u64::from(complete_csum),
         })
     }

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use lasthop_guestmem::Segment;
-use lasthop_module_api::{DropReason, Header};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX};
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
@@ -50,6 +50,10 @@ pub(crate) struct Leases {
     items: Vec<Item>,
     segments: Vec<Segment>,
     rings: Vec<RingId>,
+    /// Rings at which large frames of the visit wait, for this worker and a helper.
+    shared: Vec<RingId>,
+    /// Length of both lists.
+    work: usize,
     /// Reservations are off.
     is_off: bool,
 }
@@ -63,13 +67,15 @@ impl Leases {
             items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
             rings: Vec::with_capacity(room(2 * LEASE_PACKETS_MAX)), // each may have one packet, of either kind
+            shared: Vec::with_capacity(room(BATCH_PACKETS_MAX + IMAGES_MADE_MAX)), // each has two copies or more
+            work: 0,
             is_off: false,
         }
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.rings.is_empty()
+        self.work == 0
     }
 
     pub(crate) fn is_off(&self) -> bool {
@@ -121,10 +127,29 @@ impl Leases {
     /// Notes that buffers of `ring` were reserved.
     pub(crate) fn begin(&mut self, ring: RingId) {
         self.rings.push(ring);
+        self.work += 1;
     }
 
     pub(crate) fn next_ring(&mut self) -> Option<RingId> {
-        self.rings.pop()
+        let ring = self.rings.pop()?;
+        self.work -= 1;
+        Some(ring)
+    }
+
+    /// Notes that large frames wait at `ring`. False if there is no room for that.
+    pub(crate) fn share(&mut self, ring: RingId) -> bool {
+        let has_room = self.shared.len() < self.shared.capacity();
+        if has_room {
+            self.shared.push(ring);
+            self.work += 1;
+        }
+        has_room
+    }
+
+    pub(crate) fn next_shared(&mut self) -> Option<RingId> {
+        let ring = self.shared.pop()?;
+        self.work -= 1;
+        Some(ring)
     }
 
     /// Copies all reserved packets.

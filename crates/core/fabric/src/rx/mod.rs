@@ -7,3 +7,4 @@ pub(crate) mod receive_ring;
 pub(crate) mod receiver;
 pub(crate) mod reservation;
 pub(crate) mod service;
+pub(crate) mod shared;

@@ -1,7 +1,7 @@
 //! A receive ring that all workers share, and its internal receive queue.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lasthop_guestmem::MemoryMap;
@@ -46,6 +46,8 @@ pub(crate) struct ReceiveRing {
     pub(crate) error: OnceLock<RingError>,
     /// Number of further batches that are copied without the claim.
     contended: AtomicU8,
+    /// Whether a helper has the order to copy frames here. A hint: frames do not depend on helpers.
+    pub(crate) is_ordered: AtomicBool,
 }
 
 impl ReceiveRing {
@@ -65,6 +67,7 @@ impl ReceiveRing {
             lock: CombiningLock::new(RxQueue::new(ring), left),
             error: OnceLock::new(),
             contended: AtomicU8::new(0),
+            is_ordered: AtomicBool::new(false),
         }
     }
 

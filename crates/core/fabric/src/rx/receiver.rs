@@ -208,8 +208,9 @@ impl Receivers {
         let ring = RingId { port, queue: open.trailing_zeros() as u16 };
         let Self { slots, leases, .. } = self;
         let receiver = slots.get_mut(port.index()).and_then(Option::as_deref_mut);
-        let served =
-            receiver.filter(|_| open.is_power_of_two()).and_then(|Receiver { queues, received, .. }| {
+        let served = receiver
+            .filter(|_| open.is_power_of_two() && !tools.senders.offloads.concern(fetched))
+            .and_then(|Receiver { queues, received, .. }| {
                 let place =
                     queues.get(usize::from(ring.queue))?.as_deref().filter(|place| place.is_calm())?;
                 let mut service = Service::new(place, place.lock.try_lock()?, received, tools);
@@ -280,15 +281,29 @@ impl Receivers {
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
             return self.refuse(ring.port, copies, tools, DropReason::PortDown);
         };
+        let mut shared = 0;
         let follow_up = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
-                service.accept(copies, leases, now_ns);
+                let share = service.large_share(copies);
+                let (own, large) = copies.split_at(copies.len() - share.packets as usize);
+                if !own.is_empty() {
+                    service.accept(own, leases, now_ns);
+                }
+                if !large.is_empty() {
+                    shared = service.share(large, share.helper, now_ns);
+                    if shared < large.len() {
+                        service.accept(&large[shared..], leases, now_ns);
+                    }
+                }
                 service.close()
             }
             None => leave(place, copies, received, tools, now_ns),
         };
         self.note(ring, follow_up);
+        if shared > 0 && !self.leases.share(ring) {
+            self.copy_with_helper(ring, tools);
+        }
     }
 
     /// Whether `port` exists but takes no packets: it has no running guest, or its link is down.

@@ -114,6 +114,11 @@ impl Reservation {
         &self.segments
     }
 
+    /// Head of each buffer taken, and bytes to write to it.
+    pub(crate) fn heads(&self) -> &[(u16, u32)] {
+        &self.buffers
+    }
+
     /// Number of buffers taken: the header's `num_buffers`.
     pub(crate) fn buffers(&self) -> u16 {
         self.buffers.len() as u16

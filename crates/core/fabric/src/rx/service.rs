@@ -15,6 +15,7 @@ use crate::rx::express::{Express, UsualFrame, copied_from};
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
+use crate::rx::shared::SharedFrame;
 use crate::side_table::SegmentBuffer;
 use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
@@ -33,14 +34,18 @@ pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
     segment_head: [u8; IMAGE_BYTES],
     pub(crate) express: Express,
+    /// The large frame that is copied without the claim. `None` while it is used.
+    pub(crate) shared: Option<Box<SharedFrame>>,
 }
 
-impl Default for Scratch {
-    fn default() -> Self {
+impl Scratch {
+    /// That of one of `workers`.
+    pub(crate) fn of_one(workers: usize) -> Self {
         Self {
             reservation: Reservation::default(),
             segment_head: [0; IMAGE_BYTES],
             express: Express::default(),
+            shared: Some(Box::new(SharedFrame::new(workers))),
         }
     }
 }
@@ -55,10 +60,10 @@ pub(crate) struct Tools<'a> {
 
 /// A receive ring while this worker has its claim.
 pub(crate) struct Service<'a, 't> {
-    place: &'a ReceiveRing,
+    pub(crate) place: &'a ReceiveRing,
     pub(crate) claim: CombiningGuard<'a, RxQueue, Waiting>,
     received: &'a mut Received,
-    tools: &'a mut Tools<'t>,
+    pub(crate) tools: &'a mut Tools<'t>,
     is_last: bool,
 }
 
@@ -255,7 +260,7 @@ impl<'a, 't> Service<'a, 't> {
 
     /// Charges the sender of the packets just tried, of which `first` is one, for the memory pieces of their receive
     /// buffers.
-    fn charge_pieces(&mut self, first: PacketRef) {
+    pub(crate) fn charge_pieces(&mut self, first: PacketRef) {
         let pieces = self.tools.scratch.reservation.take_further_pieces();
         if pieces > 0 {
             self.tools.senders.charge_pieces(first, pieces);
@@ -425,7 +430,7 @@ impl<'a, 't> Service<'a, 't> {
     }
 
     /// Tries to deliver a packet that waited. False if it still has to wait.
-    fn try_waiting(&mut self, mut waiting: Waiting, was_left: bool) -> bool {
+    pub(crate) fn try_waiting(&mut self, mut waiting: Waiting, was_left: bool) -> bool {
         if !self.claim.is_open() {
             self.finish(waiting, Outcome::Drop(DropReason::PortDown));
             return true;

@@ -1,13 +1,13 @@
-//! Transmit rings: fetching chains, their homes, completions and costs, and the scheduler of rings.
+//! Transmit rings: fetching chains, their homes, completions and costs.
 
 pub(crate) mod chain;
 pub(crate) mod cost;
 pub(crate) mod detached;
-pub(crate) mod drr;
 pub(crate) mod injected_counts;
 pub(crate) mod internal;
 pub(crate) mod meter;
 pub(crate) mod moves;
+pub(crate) mod offloads;
 pub(crate) mod postponement;
 pub(crate) mod sender;
 pub(crate) mod senders;

@@ -18,6 +18,7 @@ use crate::tx::cost::Charge;
 use crate::tx::injected_counts::InjectedFrames;
 use crate::tx::meter::Metering;
 use crate::tx::moves::Moved;
+use crate::tx::offloads::Offloads;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};
 
@@ -47,6 +48,8 @@ pub(crate) struct Senders {
     pub(crate) stages: Stages,
     /// State of metered visits.
     pub(crate) metering: Metering,
+    /// Which copies are shared with a helper.
+    pub(crate) offloads: Offloads,
     /// The frames of the port `internal`, at its home.
     pub(super) accounts: InjectedFrames,
 }
@@ -75,6 +78,7 @@ impl Senders {
             taps,
             stages: Stages::default(),
             metering: Metering::default(),
+            offloads: Offloads::default(),
             accounts,
         }
     }

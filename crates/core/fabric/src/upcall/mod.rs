@@ -15,8 +15,6 @@
 //! upcall. Each segment counts as a packet. An upcall counts as delivered to the port `internal`, so that sums are
 //! conserved.
 
-pub(crate) mod lines;
-
 use std::collections::TryReserveError;
 use std::fmt;
 use std::sync::Arc;
@@ -30,13 +28,14 @@ use lasthop_wire::key::{CT_WORDS, CtWords, LinkLayer};
 use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES};
 use lasthop_wire::{Fragmentation, Metadata, Offload, Segmentation, Sum};
 
+use lasthop_turns::{UpcallLine, UpcallTurns};
+
 use crate::Fabric;
 use crate::bounds::{CHAIN_SEGMENTS_MAX, TAP_FRAME_BYTES_MAX, UPCALL_READER_BYTES, UPCALL_RING_BYTES};
 use crate::counters::Drops;
 use crate::frame::{Source, gather};
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy};
 use crate::side_table::SegmentBuffer;
-use crate::upcall::lines::{UpcallLine, UpcallTurns};
 
 /// Bytes of a record before its frame: the packet's metadata.
 const PREFIX_BYTES: usize = NUMBERS_BYTES + 8 * CT_WORDS;
@@ -232,7 +231,7 @@ pub struct UpcallWriter {
 pub struct UpcallReader {
     records: Vec<RecordReader>,
     shared: Arc<Shared>,
-    turns: UpcallTurns,
+    turns: UpcallTurns<(UpcallRecord, Vec<u8>)>,
     bytes: usize,
     buffer: Vec<u8>,
 }
@@ -260,7 +259,7 @@ pub fn upcalls(
             segments: Box::new([Default::default(); CHAIN_SEGMENTS_MAX]),
         });
     }
-    let (turns, buffer) = (UpcallTurns::new(), Vec::new());
+    let (turns, buffer) = (UpcallTurns::default(), Vec::new());
     Ok((writers, UpcallReader { records: readers, shared, turns, bytes: 0, buffer }))
 }
 
@@ -274,11 +273,11 @@ impl UpcallReader {
     /// Takes the next packet, from the line whose turn it is: sparse lines first. Its bytes replace those in `frame`.
     pub fn pop(&mut self, frame: &mut Vec<u8>) -> Option<UpcallRecord> {
         self.take_all();
-        let (record, bytes) = self.turns.pop()?;
+        let ((record, bytes), is_sparse) = self.turns.pop()?;
         self.bytes -= bytes.len();
         self.shared.leave(record.line(), bytes.len() as u32);
         *frame = bytes;
-        Some(record)
+        Some(UpcallRecord { is_sparse, ..record })
     }
 
     /// Skips a line from now on, since the reader of its packets is behind.
@@ -309,7 +308,7 @@ impl UpcallReader {
                     (frame, record.tunnel) = (front, OuterHeader::parse(tunnel));
                 }
                 self.bytes += frame.len();
-                self.turns.push(record, frame.to_vec());
+                self.turns.push(record.line(), (record, frame.to_vec()));
             }
         }
     }

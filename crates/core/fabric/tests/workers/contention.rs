@@ -3,25 +3,36 @@
 use std::sync::Arc;
 
 use lasthop_fabric::bounds::{WAITING_BYTES_MAX, WAITING_NS_MAX};
-use lasthop_fabric::{Fabric, HandoffCounters, PortCounters, Release, Stopping};
+use lasthop_fabric::{Capabilities, Fabric, HandoffCounters, PortCounters, Release, Stopping};
 use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
 use crate::support::{Everywhere, TestGuest, everything, frame, memory};
 
-const RECEIVER: PortId = PortId(1);
+pub(crate) const RECEIVER: PortId = PortId(1);
 
 /// A receiver whose home is worker 0, and a sender to it at each of `homes`, as ports 2, 3, ...
 fn fan_in(workers: usize, homes: &[usize], rx_entries: u32) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
+    fan_in_of(everything(), workers, homes, rx_entries)
+}
+
+/// As [`fan_in`], with the features of the receiver.
+pub(crate) fn fan_in_of(
+    of_receiver: Capabilities,
+    workers: usize,
+    homes: &[usize],
+    rx_entries: u32,
+) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
     let module: Arc<dyn Module> = Arc::new(Everywhere(vec![RECEIVER]));
     let mut crew = Fabric::for_workers(&module, workers).unwrap();
     let mut guest = |port: u16, home: usize, entries| {
         let map = memory(1);
-        let mut guest = TestGuest::pair(PortId(port), 0, Arc::clone(&map), everything(), entries, 2048);
+        let capabilities = if port == 1 { of_receiver } else { everything() };
+        let mut guest = TestGuest::pair(PortId(port), 0, Arc::clone(&map), capabilities, entries, 2048);
         for fabric in &mut crew {
             fabric.add_port(guest.port, 1);
-            fabric.set_capabilities(guest.port, everything());
+            fabric.set_capabilities(guest.port, capabilities);
             fabric.set_memory(guest.port, &map);
         }
         for index in 0..2 {
@@ -44,13 +55,13 @@ fn send(guest: &mut TestGuest, count: u8) {
 }
 
 /// Numbers and senders of the received frames.
-fn arrived(receiver: &mut TestGuest) -> Vec<(u8, u8)> {
+pub(crate) fn arrived(receiver: &mut TestGuest) -> Vec<(u8, u8)> {
     std::iter::from_fn(|| receiver.receive())
         .map(|received| (received.frame[11], received.frame[5]))
         .collect()
 }
 
-fn counters(crew: &[Fabric], port: PortId) -> PortCounters {
+pub(crate) fn counters(crew: &[Fabric], port: PortId) -> PortCounters {
     let mut sum = PortCounters::default();
     crew.iter().for_each(|fabric| sum.merge(&fabric.counters(port).unwrap()));
     assert!(sum.is_conserved(), "{sum:?}");
@@ -75,7 +86,7 @@ fn queued_packets_are_delivered_by_the_holder_and_completed_at_home() {
     assert!(crew[1].take_returns());
     assert_eq!(senders[0].reclaim(), 1);
     assert_eq!((counters(&crew, PortId(2)).forwarded, counters(&crew, RECEIVER).tx_packets), (1, 1));
-    let seen = HandoffCounters { contended: 1, left: 1, leased: 0, returned: 1 };
+    let seen = HandoffCounters { contended: 1, left: 1, leased: 0, shared: 0, returned: 1 };
     assert_eq!((crew[0].handoff_counters(), crew[1].handoff_counters()), (HandoffCounters::default(), seen));
 }
 

@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use lasthop_fabric::{
-    Capabilities, CaptureDirection, Fabric, MovingRing, PortCounters, Release, RingId, SettledCopies,
-    Stopping, TapReader, Watch, tap,
+    Capabilities, CaptureDirection, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies, MovingRing,
+    PortCounters, Release, RingId, SettledCopies, Stopping, TapReader, Watch, tap,
 };
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
@@ -52,11 +52,12 @@ impl Module for ByLastByte {
     fn port_removed(&self, _: PortId) {}
 }
 
-/// The number of workers; and of each guest its queue pairs, whether it merges buffers, takes partial checksums, takes
+/// The number of workers, whether a helper is added to them; and of each guest its queue pairs, whether it merges buffers, takes partial checksums, takes
 /// GSO, and the size of its buffers.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     pub(crate) workers: usize,
+    pub(crate) has_helper: bool,
     pub(crate) guests: Vec<(u16, bool, bool, bool, u8)>,
 }
 
@@ -79,6 +80,19 @@ fn capabilities(setup: &Setup, port: PortId) -> Capabilities {
 enum Visit {
     Begun(usize),
     Copied(usize),
+    /// A helper has buffers for a frame.
+    Helping,
+}
+
+/// Finds the one helper. It is visited whether it sleeps or not.
+struct TheHelper(u8);
+
+impl HelperFinder for TheHelper {
+    fn find(&mut self, _: PortId, copies: LargeCopies) -> Option<HelpShare> {
+        Some(HelpShare { helper: self.0, packets: copies.packets })
+    }
+
+    fn wake(&mut self, _: usize) {}
 }
 
 /// A message to a worker.
@@ -121,6 +135,8 @@ pub(crate) struct ModelSwitch {
     deaths: u32,
     rests: u32,
     pub(crate) moves: u32,
+    /// Frames that the helper took.
+    pub(crate) helped: u64,
     /// A receive queue was opened while packets waited: packets of one flow may be in two queues.
     is_mixed: bool,
     /// Packets received and delivered by workers that quiesced before they died.
@@ -161,15 +177,18 @@ impl ModelSwitch {
                 pairs.push(Pair { guest, kept, home, next_number, stopped, stopping, is_moving });
             }
         }
-        let (workers, visits, taps) = (Vec::new(), vec![None; setup.workers], Vec::new());
+        let fabrics = setup.workers + usize::from(setup.has_helper);
+        let (workers, visits, taps) = (Vec::new(), vec![None; fabrics], Vec::new());
         let letters = Vec::new();
         let (seen, received, now_ns, sights) = (HashMap::new(), 0, 0, HashMap::new());
         let (setup, deaths, rests, moves, is_mixed, past) = (setup.clone(), 0, 0, 0, false, (0, 0));
+        let helped = 0;
         let mut crew = Self {
             setup,
             deaths,
             rests,
             moves,
+            helped,
             is_mixed,
             past,
             workers,
@@ -194,7 +213,7 @@ impl ModelSwitch {
     /// Makes new workers that know the ports and no ring.
     fn hire(&mut self) {
         let module: Arc<dyn Module> = Arc::new(ByLastByte(self.setup.guests.len() as u16));
-        let mut fabrics = Fabric::for_workers(&module, self.setup.workers).unwrap();
+        let mut fabrics = Fabric::for_workers(&module, self.visits.len()).unwrap();
         let watch = Watch {
             ports: self.ports.clone(), // a port's number is its interface number
             inbound: true,
@@ -215,6 +234,11 @@ impl ModelSwitch {
             let (tap, reader) = tap(1, &watch, &(Arc::new(|| 0_u64) as _)).unwrap();
             fabric.add_tap(tap);
             self.taps.push(reader);
+            if let Some(helper) = self.setup.has_helper.then_some(self.visits.len() - 1)
+                && fabric.worker() != helper
+            {
+                fabric.begin_offload(150, Box::new(TheHelper(helper as u8)));
+            }
         }
         self.workers = fabrics.into_iter().map(Some).collect();
         self.letters = self.workers.iter().map(|_| VecDeque::new()).collect();
@@ -304,7 +328,8 @@ impl ModelSwitch {
             8 => self.relocate(pair, usize::from(how) % self.workers.len()),
             9..=11 => self.pairs[pair].guest.post(u32::from(how % 24)),
             12..=16 => self.visit(pair, how % 3 == 0),
-            17..=20 => self.go_on(worker),
+            17..=18 => self.go_on(worker),
+            19..=20 => self.help(how),
             21..=23 => self.lose_core(pair, how),
             24 => {
                 self.deliver(worker);
@@ -440,7 +465,31 @@ impl ModelSwitch {
                 fabric.finish_visit();
                 None
             }
+            Visit::Helping => {
+                fabric.copy_help();
+                fabric.begin_help(false);
+                None
+            }
         };
+    }
+
+    /// The number of the helper, if there is one.
+    fn helper(&self) -> Option<usize> {
+        self.setup.has_helper.then_some(self.visits.len() - 1)
+    }
+
+    /// The helper copies the frame that it has buffers for, and takes another one.
+    fn help(&mut self, how: u16) {
+        let Some(helper) = self.helper() else { return };
+        let Some(fabric) = self.workers[helper].as_mut() else { return };
+        match self.visits[helper] {
+            Some(Visit::Helping) => fabric.copy_help(),
+            Some(_) => return self.go_on(helper),
+            None => {}
+        }
+        let step = fabric.begin_help(!how.is_multiple_of(16));
+        self.helped += u64::from(step == HelpStep::Reserved);
+        self.visits[helper] = (step == HelpStep::Reserved).then_some(Visit::Helping);
     }
 
     fn end_visit(&mut self, worker: usize) {

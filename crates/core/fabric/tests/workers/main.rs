@@ -7,10 +7,13 @@
 mod support;
 #[path = "../support/tags.rs"]
 mod tags;
+#[path = "../support/tcp.rs"]
+mod tcp;
 
 mod contention;
 mod crew;
 mod frames;
+mod helping;
 
 use crew::{ModelSwitch, Setup};
 use proptest::collection::vec;
@@ -18,7 +21,11 @@ use proptest::prelude::*;
 
 fn setups() -> impl Strategy<Value = Setup> {
     let guest = (1..=2_u16, any::<bool>(), any::<bool>(), any::<bool>(), 0..3_u8);
-    (1..=4_usize, vec(guest, 2..=4)).prop_map(|(workers, guests)| Setup { workers, guests })
+    (1..=4_usize, any::<bool>(), vec(guest, 2..=4)).prop_map(|(workers, has_helper, guests)| Setup {
+        workers,
+        has_helper,
+        guests,
+    })
 }
 
 proptest! {

@@ -32,7 +32,9 @@ pub(super) fn details(workload: &Workload) -> Vec<String> {
         (workload.idle_ports > 0, format!("{} idle ports beside", workload.idle_ports)),
         (workload.in_order != usual.in_order, "not in order".to_owned()),
         (workload.mergeable != usual.mergeable, "no mergeable buffers".to_owned()),
-        (workload.uncut(), "TCP segments to be cut".to_owned()),
+        (workload.uncut() && workload.tso, "TCP segments to be cut".to_owned()),
+        (!workload.tso, "TCP segments that the switch cuts".to_owned()),
+        (!workload.nap.is_zero(), format!("guests sleep {:?} between looks", workload.nap)),
     ];
     parts.into_iter().filter_map(|(applies, part)| applies.then_some(part)).collect()
 }

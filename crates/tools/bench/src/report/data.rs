@@ -13,7 +13,7 @@ use crate::sample::{MemoryUse, RoundTrip, Sample};
 /// A column's name, and its value for a sample.
 type Column = (&'static str, fn(&Sample) -> String);
 
-const RUN: [Column; 20] = [
+const RUN: [Column; 22] = [
     ("backend", |sample| plain(&sample.backend)),
     ("workload", |sample| plain(sample.workload)),
     ("kind", |sample| plain(sample.workload.kind)),
@@ -25,6 +25,8 @@ const RUN: [Column; 20] = [
     ("idle_ports", |sample| plain(sample.workload.idle_ports)),
     ("in_order", |sample| plain(sample.workload.in_order)),
     ("mergeable", |sample| plain(sample.workload.mergeable)),
+    ("tso", |sample| plain(sample.workload.tso)),
+    ("nap_us", |sample| plain(sample.workload.nap.as_micros())),
     ("rx_path", |sample| of_driver(sample, |driver| driver.rx_path.clone())),
     ("tx_path", |sample| of_driver(sample, |driver| driver.tx_path.clone())),
     ("features", |sample| of_driver(sample, |driver| format!("{:#x}", driver.features))),

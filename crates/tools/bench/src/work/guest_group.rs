@@ -173,5 +173,7 @@ fn traffic(workload: &Workload, lanes: &[(usize, usize)], rate_pps: Option<u64>)
         rate_pps,
         depth: if workload.touched { ReadDepth::All } else { ReadDepth::Start },
         entries: usize::from(workload.ring_entries),
+        cut_bytes: (!workload.tso).then_some(u64::from(workload.frame_bytes)),
+        nap: workload.nap,
     }
 }

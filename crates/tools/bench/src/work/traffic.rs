@@ -114,6 +114,9 @@ pub(crate) struct Traffic {
     pub(crate) rate_pps: Option<u64>,
     pub(crate) depth: ReadDepth,
     pub(crate) entries: usize,
+    /// Bytes of a frame that arrives in pieces; `None`: each arrives whole.
+    pub(crate) cut_bytes: Option<u64>,
+    pub(crate) nap: Duration,
 }
 
 impl Traffic {
@@ -123,6 +126,11 @@ impl Traffic {
         let mut pace = self.rate_pps.map(Pace::new);
         let (start, mut received) = (Instant::now(), 0);
         while start.elapsed() < duration {
+            if !self.nap.is_zero() {
+                std::thread::sleep(self.nap);
+                received += self.fill_and_empty(guests)?;
+                continue;
+            }
             for _ in 0..TURNS_PER_LOOK {
                 match &mut pace {
                     None => self.saturate(guests)?,
@@ -132,6 +140,9 @@ impl Traffic {
             }
         }
         let sent = self.sent() - before;
+        if let Some(frame_bytes) = self.cut_bytes {
+            received /= frame_bytes;
+        }
         let Some(pace) = pace else { return Ok(Tally { sent, received }) };
         received += self.rest(guests, sent.saturating_sub(received))?;
         Ok(Tally { sent: sent + pace.refused, received })
@@ -147,13 +158,27 @@ impl Traffic {
         self.lanes.iter_mut().try_for_each(|lane| lane.saturate(&mut guests[lane.from], entries))
     }
 
+    /// Takes all that arrived, and fills the rings.
+    fn fill_and_empty(&mut self, guests: &mut [BurstGuest]) -> Result<u64, GuestError> {
+        let mut received = 0;
+        for _ in 0..self.entries.div_ceil(BURST) {
+            received += self.receive(guests)?;
+            self.saturate(guests)?;
+        }
+        Ok(received)
+    }
+
+    /// The number of frames that arrived, or of their bytes if they arrive in pieces.
     #[inline]
     fn receive(&self, guests: &mut [BurstGuest]) -> Result<u64, GuestError> {
         let mut received = 0;
         for index in &self.receivers {
             // Twice, as a sender's burst may meet room for two bursts here: receiving never falls behind.
             for _ in 0..2 {
-                let each = |start: &_, _| received += u64::from(is_ours(start));
+                let is_cut = self.cut_bytes.is_some();
+                let each = |start: &_, len: usize| {
+                    received += if is_cut { len as u64 } else { 1 } * u64::from(is_ours(start));
+                };
                 let count = guests[*index].recv(BURST, self.depth, each)?;
                 if count < BURST {
                     break;

@@ -12,6 +12,7 @@ use lasthop_api::fdb::{check_count, check_port_of};
 use lasthop_api::port::change::Change;
 use lasthop_api::port::{Name, PortSpec, check_members};
 use lasthop_api::report::ConfigReport;
+use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchChange;
 use lasthop_api::{rundir, switches};
 use lasthop_config::plan;
@@ -88,14 +89,18 @@ fn wrong_rules(config: &Config) -> Vec<Fault> {
 
 /// Faults that depend on this machine or on the whole file.
 fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
-    let cpus = config.settings.cpus.as_ref().and_then(|cpus| cpus.check().err());
+    let settings = SwitchSettings::new(config.settings.clone()).err();
     let ports = config.ports.iter().filter_map(|port| {
         let fault = lasthop_supervisor::check_port(port, dir).err()?;
         Some(Fault { message: format!("port \"{}\": {}", port.name(), fault.message), ..fault })
     });
     let group = lasthop_supervisor::check_control_group(config.settings.control_group.as_deref()).err();
-    let all =
-        cpus.into_iter().chain(group).chain(wrong_switches(config)).chain(ports).chain(wrong_entries(config));
+    let all = settings
+        .into_iter()
+        .chain(group)
+        .chain(wrong_switches(config))
+        .chain(ports)
+        .chain(wrong_entries(config));
     let all = all.chain(wrong_rules(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }

@@ -38,6 +38,9 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         parts.push(decisions(&report.workers));
         parts.push(savings(&report.workers));
         parts.push(timers(&report.workers));
+        if report.workers.iter().any(|worker| worker.helper_cpu.is_some()) {
+            parts.push(helpers(&report.workers));
+        }
     }
     parts.join("\n")
 }
@@ -103,6 +106,18 @@ fn timers(workers: &[WorkerPolicies]) -> String {
     counts(&headings, workers, |counts| {
         [counts.transmits_timed, counts.kicks_spared, counts.timed_in_vain, counts.sleep_events]
     })
+}
+
+/// Large frames that workers share with helpers.
+fn helpers(workers: &[WorkerPolicies]) -> String {
+    let mut table =
+        Table::new(&[">WORKER", "HELPER ON", ">SHARED FRAMES", ">VISITS SHARED", ">ALONE", ">GIVEN UP"]);
+    for WorkerPolicies { index, helper_cpu, shared, counts } in workers {
+        let cpu = helper_cpu.map_or_else(|| "-".to_owned(), |cpu| format!("CPU {cpu}"));
+        let numbers = [*shared, counts.offloads_shared, counts.offloads_alone, counts.helps_given_up];
+        table.row([index.to_string(), cpu].into_iter().chain(numbers.map(|number| number.to_string())));
+    }
+    table.text()
 }
 
 /// The last decisions.
@@ -189,7 +204,7 @@ mod tests {
             is_open: true,
             policies: SchedReport::policies(&modes, true),
             guests: vec![guest("vm1", None, 2), guest("vm2", Some("no names"), 0)],
-            workers: vec![WorkerPolicies { index: 0, counts }],
+            workers: vec![WorkerPolicies { index: 0, helper_cpu: None, shared: 0, counts }],
             ..SchedReport::default()
         };
         let expected = "view of the scheduler: open\n\n\
@@ -198,7 +213,8 @@ mod tests {
                         yield           auto  no\n\
                         second-signal   auto  no\n\
                         notify          auto  no\n\
-                        transmit-timer  auto  no\n\n\
+                        transmit-timer  auto  no\n\
+                        offload         auto  no\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
                         vm2   7        -     no names\n\n\
@@ -206,6 +222,14 @@ mod tests {
                         WORKER 2ND SIGNALS ANSWERED SPARED DELAYED JOINED DRAINED POLLING SPARED, us\n     0           4        0      0       0      0       0                  0\n\n\
                         WORKER  TIMERS  KICKS SPARED  EMPTY VISITS  SLEEPERS\n     0       0             0             0         0\n";
         assert_eq!(sched(&report), expected);
+        let mut helped = report.clone();
+        let helper = WorkerPolicies { index: 1, helper_cpu: Some(3), shared: 9, ..helped.workers[0].clone() };
+        helped.workers.push(helper);
+        let text = sched(&helped);
+        let rows: Vec<Vec<&str>> =
+            text.lines().rev().take(2).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["1", "CPU", "3", "9", "0", "0", "0"]);
+        assert_eq!(rows[1], ["0", "-", "0", "0", "0", "0"]);
         assert!(threads_text(&(0..11).map(thread).collect::<Vec<_>>()).ends_with("and 3 more"));
     }
 

@@ -91,7 +91,14 @@ impl Simulation {
         let port = &mut self.ports[usize::from(nic)];
         port.copies.turn += 1;
         let (hash, receiver) = (spread(nic, port.copies.turn), port.cpu);
-        place(&self.machine.places, |cpu| self.machine.is_idle(cpu), receiver, hash, self.choices.place)
+        place(
+            &self.machine.places,
+            |_| true,
+            |cpu| self.machine.is_idle(cpu),
+            receiver,
+            hash,
+            self.choices.place,
+        )
     }
 
     /// Signals a receiver, now or later, as `sched::notify` decides. With the signal it copies its share.

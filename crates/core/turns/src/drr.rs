@@ -9,11 +9,11 @@
 //! excess is subtracted from its next turns. So ports that always have packets get equal shares of a worker, for any
 //! number of rings and any cost per packet. Credit is not saved. Debts stay while other ports have packets.
 
-use lasthop_module_api::PortId;
+use lasthop_module_api::{PortId, RingId};
 
-use crate::RingId;
-use crate::bounds::TURN_COST;
-
+/// Cost of a port's turn at its worker while other ports have packets: some 30 us. A visit is always finished; its
+/// excess is subtracted from the next turns.
+pub const TURN_COST: i64 = 256 << 10;
 /// Rounds after which every debt counts as paid, since no other port had packets.
 const ROUNDS_FOR_ALL: u64 = 1 << 32;
 
@@ -24,7 +24,7 @@ pub struct Visited {
     pub packets: usize,
     /// Whether the ring has more that could be taken at once.
     pub more: bool,
-    /// Cost of the port's packets since the last call; see [`crate::bounds`] for the unit.
+    /// Cost of the port's packets since the last call; a byte that could be copied in the same time, at about 10 per ns.
     pub cost: u64,
 }
 

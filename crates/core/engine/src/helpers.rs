@@ -1,0 +1,147 @@
+//! Helpers: threads that copy large frames for workers on CPUs that are idle (Hyper-Switch, 3.4).
+//!
+//! ```text
+//!   worker: a visit with large frames ──> view: which CPU is idle, near the receiver? ──> order to its helper
+//!   helper: sleeps ──order──> copies frame by frame ── somebody wants its CPU? ──> gives its order up
+//! ```
+//!
+//! Each helper is pinned to a CPU of its own. It has a fabric and a mailbox as a worker has, and is home to no ring.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use lasthop_module_api::PortId;
+use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
+
+use crate::scheduling::SchedulerView;
+
+/// The helpers of a switch.
+#[derive(Clone, Debug, Default)]
+pub struct HelperSettings {
+    /// The CPUs of helpers, one helper each; empty: there are none.
+    pub cpus: Vec<usize>,
+    /// Which copies they share.
+    pub offload: OffloadCriteria,
+    /// On which CPUs.
+    pub place: PlaceCriteria,
+}
+
+/// All helpers, for workers that look for one.
+#[derive(Debug)]
+pub(crate) struct Helpers {
+    /// The number of the first one among all workers; its seat is the first.
+    first: usize,
+    settings: HelperSettings,
+    /// The thread of each helper; 0 before it runs.
+    threads: Vec<AtomicU32>,
+}
+
+impl Helpers {
+    /// Helpers with the numbers from `first` on.
+    pub(crate) fn new(first: usize, settings: &HelperSettings) -> Self {
+        let threads = settings.cpus.iter().map(|_| AtomicU32::new(0)).collect();
+        Self { first, settings: settings.clone(), threads }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.threads.is_empty()
+    }
+
+    /// Number of workers that are no helpers.
+    pub(crate) fn workers(&self) -> usize {
+        self.first
+    }
+
+    /// Whether worker `number` is a helper.
+    pub(crate) fn is_one(&self, number: usize) -> bool {
+        number >= self.first
+    }
+
+    /// The CPU of worker `number`, if it is a helper.
+    pub(crate) fn cpu_of(&self, number: usize) -> Option<usize> {
+        self.settings.cpus.get(number.checked_sub(self.first)?).copied()
+    }
+
+    pub(crate) fn offload(&self) -> OffloadCriteria {
+        self.settings.offload
+    }
+
+    /// Notes that the calling thread serves helper `number`.
+    pub(crate) fn sit(&self, number: usize) {
+        let seat = number.checked_sub(self.first).and_then(|seat| self.threads.get(seat));
+        let thread = rustix::thread::Pid::as_raw(Some(rustix::thread::gettid())).cast_unsigned();
+        seat.into_iter().for_each(|seat| seat.store(thread, Ordering::Relaxed));
+    }
+
+    /// The helper for large frames to `port`, by the view: one whose CPU is idle, as near to the receiver as possible.
+    /// `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
+    pub(crate) fn choose(
+        &self,
+        view: &dyn SchedulerView,
+        port: PortId,
+        own_cpu: u16,
+        turn: u32,
+    ) -> Option<usize> {
+        let places = view.places();
+        let seat_at = |cpu: usize| self.settings.cpus.iter().position(|at| *at == cpu);
+        let is_idle = |cpu: usize| {
+            let state = u16::try_from(cpu).ok().and_then(|cpu| view.cpu(cpu));
+            state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu)
+        };
+        let receiver = usize::from(view.guest_cpu(port).unwrap_or(own_cpu));
+        let turn = spread(port.0, turn);
+        let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, receiver, turn, self.settings.place)?;
+        seat_at(cpu).map(|seat| self.first + seat)
+    }
+
+    /// Whether no thread but a helper has the CPU or waits for it.
+    fn is_idle(&self, state: &CpuState) -> bool {
+        let is_free = match state.occupant {
+            Occupant::Idle { .. } => true,
+            Occupant::Thread(number) => {
+                self.threads.iter().any(|seat| seat.load(Ordering::Relaxed) == number)
+            }
+        };
+        is_free && state.waiting == 0
+    }
+}
+
+/// How often a worker had large frames.
+#[derive(Debug, Default)]
+pub(crate) struct OffloadCounts {
+    /// Visits that shared them with a helper.
+    pub(crate) shared: AtomicU64,
+    /// Visits for which no helper's CPU was idle.
+    pub(crate) alone: AtomicU64,
+}
+
+impl OffloadCounts {
+    /// Visits that shared, and those that did not.
+    pub(crate) fn read(&self) -> (u64, u64) {
+        (self.shared.load(Ordering::Relaxed), self.alone.load(Ordering::Relaxed))
+    }
+}
+
+/// A helper's state between two orders.
+#[derive(Debug, Default)]
+pub(crate) struct Helping {
+    /// Polls its mailbox; otherwise it sleeps until it is woken.
+    is_awake: bool,
+    /// Time of the last frame or order.
+    helped_ns: u64,
+}
+
+impl Helping {
+    /// Notes an order.
+    pub(crate) fn begin(&mut self, now: u64) {
+        (self.is_awake, self.helped_ns) = (true, now);
+    }
+
+    pub(crate) fn is_awake(&self) -> bool {
+        self.is_awake
+    }
+
+    /// Sleeps unless there was an order within the last `look_ns`.
+    pub(crate) fn rest(&mut self, now: u64, look_ns: u64) {
+        self.is_awake &= now.saturating_sub(self.helped_ns) < look_ns;
+    }
+}

@@ -1,0 +1,45 @@
+//! A helper's work: large frames, by the orders in its mailbox.
+
+use std::sync::Arc;
+
+use lasthop_fabric::HelpStep;
+use lasthop_fabric::bounds::HELP_FRAMES_MAX;
+use lasthop_ring::AdaptivePoll;
+
+use crate::helper_finder::ViewFinder;
+use crate::worker::Worker;
+
+impl Worker {
+    /// Begins to share large frames with helpers if the view and the policies allow it, else ends that.
+    pub(crate) fn share_or_not(&mut self) {
+        self.fabric.end_offload();
+        let may_share = !self.helpers.is_empty() && !self.helpers.is_one(self.number());
+        if let Some(view) = self.scheduling.offload_view().filter(|_| may_share) {
+            let (pool, counts) = (Arc::clone(&self.pool), Arc::clone(&self.offload_counts));
+            let bytes_min = self.helpers.offload().packet_bytes_min;
+            self.fabric.begin_offload(bytes_min, Box::new(ViewFinder { view, pool, counts }));
+        }
+    }
+
+    /// Copies large frames by the orders in its mailbox; returns whether there were any.
+    pub(crate) fn help(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
+        if !self.fabric.has_orders() {
+            return false;
+        }
+        self.helping.begin(now);
+        for number in 0..=HELP_FRAMES_MAX {
+            // The last step takes no frame, so that none is left in this helper's hands.
+            let is_wanted = self.scheduling.is_own_cpu_wanted();
+            self.scheduling.counters.helps_given_up += u64::from(is_wanted);
+            let step = self.fabric.begin_help(number < HELP_FRAMES_MAX && !is_wanted);
+            self.send_signals();
+            match step {
+                HelpStep::Reserved => self.fabric.copy_help(),
+                HelpStep::Done => {}
+                HelpStep::Busy | HelpStep::Idle => break,
+            }
+        }
+        adaptive_poll.found(0, now);
+        true
+    }
+}

@@ -1,0 +1,116 @@
+//! Large frames that a worker and a helper copy in turns, with real threads.
+
+mod support;
+
+use std::sync::Arc;
+
+use lasthop_engine::SchedulerView;
+use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
+use lasthop_sched::{CpuPlace, CpuState, GuestView, Modes, Occupant};
+use lasthop_wire::Offload;
+use support::{IdleView, TestSwitch, config, eventually, frame, receive};
+
+/// Bytes of a frame here, and the number of frames that a sender posts at a time.
+const LARGE: usize = 9000;
+const TRAIN: u32 = 16;
+
+fn options() -> GuestOptions {
+    GuestOptions { tx_slot_bytes: 10_000, ..GuestOptions::default() }
+}
+
+/// Sends a train of frames from `one` to `other`, which gets each once and in order. Returns the next number.
+fn exchange(one: &mut Guest, other: &mut Guest, first: u32) -> u32 {
+    one.reclaim(0).unwrap();
+    for number in first..first + TRAIN {
+        assert!(one.send(0, &frame(2, 1, number, LARGE), Offload::default()).unwrap());
+    }
+    one.flush(0).unwrap();
+    for number in first..first + TRAIN {
+        assert_eq!(receive(other), frame(2, 1, number, LARGE));
+    }
+    first + TRAIN
+}
+
+/// Sends trains until `holds`.
+fn exchange_until(what: &str, guests: &mut [Guest; 2], first: u32, mut holds: impl FnMut() -> bool) -> u32 {
+    let [one, other] = guests;
+    let mut next = first;
+    eventually(what, || {
+        next = exchange(one, other, next);
+        holds()
+    });
+    next
+}
+
+fn guests(switch: &mut TestSwitch) -> [Guest; 2] {
+    ["one", "other"].map(|name| switch.attach(config(name), options()).1)
+}
+
+#[test]
+fn helpers_copy_while_the_policy_is_on() {
+    for workers in [1, 2] {
+        let mut switch = TestSwitch::with_helpers("dummy", workers, 2048, Arc::new(IdleView::default()));
+        let mut guests = guests(&mut switch);
+        let next = exchange_until("a helper copies", &mut guests, 0, || switch.shared_frames().1 > 0);
+        assert!(
+            switch.engine.stats().unwrap().workers.iter().any(|worker| worker.policies.offloads_shared > 0)
+        );
+        switch.engine.set_scheduler_view(Some(Arc::new(IdleView::default())), Modes::default()).unwrap();
+        let shared = switch.shared_frames();
+        (0..8).fold(next, |next, _| {
+            let [one, other] = &mut guests;
+            exchange(one, other, next)
+        });
+        assert_eq!(switch.shared_frames(), shared, "it is off");
+        switch.assert_conserved();
+    }
+}
+
+/// A view in which no CPU is idle.
+#[derive(Debug)]
+struct BusyView([CpuPlace; 2]);
+
+impl SchedulerView for BusyView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        None
+    }
+
+    fn cpu(&self, _: u16) -> Option<CpuState> {
+        Some(CpuState { occupant: Occupant::Thread(u32::MAX), waiting: 0 })
+    }
+
+    fn places(&self) -> &[CpuPlace] {
+        &self.0
+    }
+}
+
+#[test]
+fn no_helper_is_called_to_a_cpu_that_is_busy() {
+    let view = Arc::new(BusyView(Default::default()));
+    let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, view);
+    let mut guests = guests(&mut switch);
+    let alone = || switch.engine.stats().unwrap().workers[0].policies.offloads_alone;
+    exchange_until("a round without an idle CPU", &mut guests, 0, || alone() > 0);
+    assert_eq!(switch.shared_frames(), (0, 0));
+}
+
+#[test]
+fn guests_leave_while_helpers_copy() {
+    let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, Arc::new(IdleView::default()));
+    for _ in 0..20 {
+        let one = switch.engine.add_port(config("one")).unwrap();
+        let other = switch.engine.add_port(config("other")).unwrap();
+        let mut guests = [one, other].map(|port| Guest::over(switch.serve(port), options()).unwrap());
+        let [sender, receiver] = &mut guests;
+        let next = exchange(sender, receiver, 0);
+        for number in next..next + TRAIN {
+            sender.send(0, &frame(2, 1, number, LARGE), Offload::default()).unwrap();
+        }
+        sender.flush(0).unwrap();
+        drop(guests); // with frames under way
+        switch.join_sessions();
+        switch.assert_conserved();
+        [one, other].into_iter().for_each(|port| switch.engine.remove_port(port).unwrap());
+    }
+}

@@ -1,0 +1,161 @@
+//! Helpers: workers that are home to no ring, and copy large frames for others on CPUs that are idle.
+//!
+//! ```text
+//!   home: visit ──large frames──> receiver's queue ──order──> helper's mailbox      wakes it if it sleeps
+//!           └── copies in turns ─────────┴───── copies in turns ──┘                 until the queue is empty
+//! ```
+
+use std::sync::atomic::Ordering;
+
+use lasthop_sync::full_fence;
+
+use crate::bounds::HELP_FRAMES_MAX;
+use crate::reference::PacketCopy;
+use crate::rx::receiver::Receivers;
+use crate::rx::service::{Service, Tools};
+use crate::rx::shared::{SharedFrame, SharedStep};
+use crate::tx::offloads::{HelpShare, HelperFinder, LargeCopies};
+use crate::{Fabric, RingId, tools};
+
+/// The state of a helper after a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HelpStep {
+    /// A frame is to be copied.
+    Reserved,
+    /// A frame was delivered, or an order is done.
+    Done,
+    /// Other workers are ahead of it: it may try again.
+    Busy,
+    /// It has no order.
+    Idle,
+}
+
+/// No copy is shared.
+const ALONE: HelpShare = HelpShare { helper: 0, packets: 0 };
+
+impl Service<'_, '_> {
+    /// The helper for `copies`, and how many of them it shares: those that are large, if there is a helper.
+    #[inline]
+    pub(crate) fn large_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
+        let Some((bytes_min, _)) = self.tools.senders.offloads.with else { return ALONE };
+        let first = copies.first().map_or(0, |copy| copy.header.frame_len_bytes());
+        if first < bytes_min { ALONE } else { self.find_share(copies) }
+    }
+
+    #[cold]
+    fn find_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
+        let bytes = copies.iter().map(|copy| u64::from(copy.header.frame_len_bytes())).sum();
+        let large = LargeCopies { packets: copies.len() as u32, bytes, waiting: self.claim.waiting() as u32 };
+        // Memory that faults is charged to its port, which needs laps of one thread.
+        let is_possible = copies.len() > 1 && self.claim.is_open() && !self.tools.senders.is_metered();
+        let finder = self.tools.senders.offloads.with.as_mut().filter(|_| is_possible);
+        let share = finder.and_then(|(_, finder)| finder.find(self.place.id.port, large));
+        share.map_or(ALONE, |share| HelpShare { packets: share.packets.min(large.packets), ..share })
+    }
+
+    /// Puts an order for this ring into the helper's mailbox, unless it has one, and wakes the helper if it sleeps.
+    pub(crate) fn order(&mut self, helper: u8) {
+        if self.place.is_ordered.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let senders = &mut *self.tools.senders;
+        let inbox = senders.board.inbox(helper);
+        if inbox.orders.push(self.place.id).is_err() {
+            self.place.is_ordered.store(false, Ordering::Relaxed);
+            return;
+        }
+        full_fence();
+        if inbox.sleep_flag.wake()
+            && let Some((_, finder)) = &mut senders.offloads.with
+        {
+            finder.wake(usize::from(helper));
+        }
+    }
+}
+
+impl Receivers {
+    /// Whether a helper has the order to copy large frames at `ring`.
+    pub(crate) fn has_helper(&self, ring: RingId) -> bool {
+        self.ring(ring).is_some_and(|place| place.is_ordered.load(Ordering::Relaxed))
+    }
+
+    /// Copies the large frames that wait at `ring`, in turns with a helper, while there are buffers. Returns whether any
+    /// was delivered.
+    pub(crate) fn copy_with_helper(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+        let mut delivered = false;
+        // It was taken out only while it is used.
+        let Some(mut shared) = tools.scratch.shared.take() else { return false };
+        // Then its own rings have a turn.
+        for number in 0..=HELP_FRAMES_MAX {
+            match self.share_step(ring, tools, &mut shared, number < HELP_FRAMES_MAX) {
+                SharedStep::Reserved => self.copy_shared(ring, tools, &mut shared),
+                SharedStep::Done => {}
+                SharedStep::Nothing | SharedStep::Busy => break,
+            }
+            delivered = true;
+        }
+        tools.scratch.shared = Some(shared);
+        delivered
+    }
+}
+
+impl Fabric {
+    /// Lets this worker share copies of frames from `bytes_min` bytes on with the helpers that `finder` finds.
+    pub fn begin_offload(&mut self, bytes_min: u32, finder: Box<dyn HelperFinder>) {
+        self.senders.offloads.with = Some((bytes_min, finder));
+    }
+
+    /// Stops sharing of copies. Frames that wait are delivered as others.
+    pub fn end_offload(&mut self) {
+        self.senders.offloads.with = None;
+    }
+
+    /// Whether this helper has orders.
+    #[inline]
+    #[must_use]
+    pub fn has_orders(&self) -> bool {
+        self.helping.is_some() || !self.senders.board.inbox(self.senders.worker).orders.is_empty()
+    }
+
+    /// The first part of copying a frame by the orders in this helper's mailbox: reserves buffers for the oldest one, and
+    /// publishes the last one. Without `wants_more` it only publishes, and gives the order up. [`Self::copy_help`]
+    /// follows if it is [`HelpStep::Reserved`], and then another call, before the helper does anything else.
+    pub fn begin_help(&mut self, wants_more: bool) -> HelpStep {
+        let board = &self.senders.board;
+        self.helping = self.helping.or_else(|| board.inbox(self.senders.worker).orders.pop());
+        let Some(ring) = self.helping else { return HelpStep::Idle };
+        let step = self.with_shared(|fabric, shared| {
+            fabric.receivers.share_step(ring, &mut tools!(fabric), shared, wants_more)
+        });
+        if step == SharedStep::Nothing || !wants_more {
+            self.end_order(ring);
+        }
+        self.publish();
+        match step {
+            SharedStep::Reserved => HelpStep::Reserved,
+            SharedStep::Done | SharedStep::Nothing => HelpStep::Done,
+            SharedStep::Busy => HelpStep::Busy,
+        }
+    }
+
+    /// The second part: copies the frame.
+    pub fn copy_help(&mut self) {
+        let Some(ring) = self.helping else { return };
+        self.with_shared(|fabric, shared| fabric.receivers.copy_shared(ring, &mut tools!(fabric), shared));
+    }
+
+    /// Ends an order: the next large frames need another one.
+    fn end_order(&mut self, ring: RingId) {
+        self.helping = None;
+        if let Some(place) = self.receivers.ring(ring) {
+            place.is_ordered.store(false, Ordering::Relaxed);
+        }
+    }
+
+    fn with_shared<R>(&mut self, work: impl FnOnce(&mut Self, &mut SharedFrame) -> R) -> R {
+        let mut shared = self.scratch.shared.take().unwrap_or_else(|| Box::new(SharedFrame::new(0)));
+        let result = work(self, &mut shared);
+        self.scratch.shared = Some(shared);
+        result
+    }
+}

@@ -1,0 +1,318 @@
+//! Large frames that a home and a helper copy into one ring at the same time (Hyper-Switch, 3.4 "Offloading Packet
+//! Processing").
+//!
+//! ```text
+//!   home:   waiting [ f4 f3 ] ──claim: take f1, reserve──> copy f1 ──claim: publish f1, take f3──> copy f3 ...
+//!   helper:                   ──claim: take f2, reserve──> copy f2 ──claim: publish f2, take f4──> copy f4 ...
+//! ```
+//!
+//! The frames stay in the receiver's queue until somebody takes the oldest one. A helper that gives way just takes no
+//! further frame. The home takes frames until the queue is empty, so no frame depends on a helper.
+
+use lasthop_guestmem::{MemoryMap, Segment};
+use lasthop_module_api::{DropReason, IMAGE_BYTES};
+use lasthop_stages::WorkStage;
+use lasthop_wire::Segmentation;
+
+use crate::bounds::{
+    CLAIM_LOOKS_MAX, GSO_SEGMENTS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX, PACKET_BUFFERS_MAX,
+};
+use crate::frame::{Frame, shape};
+use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, Return, Waiting};
+use crate::rx::deliver::Buffers;
+use crate::rx::receive_ring::{FollowUp, ReceiveRing};
+use crate::rx::receiver::{Receiver, Receivers};
+use crate::rx::reservation::Reservation;
+use crate::rx::service::{Received, Service, Tools};
+use crate::side_table::SegmentBuffer;
+use crate::tx::senders::Senders;
+use crate::{Capabilities, RingId};
+
+/// The result of one step at a ring with large frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SharedStep {
+    /// The oldest frame has buffers: it is to be copied, and a further step follows.
+    Reserved,
+    /// The oldest frame was delivered or dropped under the claim.
+    Done,
+    /// No frame waits, or the guest has no buffers for the oldest one.
+    Nothing,
+    /// Another worker has the claim, or copies a frame ahead of this worker's last one.
+    Busy,
+}
+
+/// One packet that the receiver gets: the frame, or a segment of it.
+#[derive(Clone, Copy, Debug)]
+struct SharedPacket {
+    /// Number of its buffers.
+    buffers: u16,
+    /// The end of its pieces of memory in the list of all.
+    pieces_end: usize,
+}
+
+/// The frame that a worker copies without the claim. Its memory is allocated once, at the start.
+#[derive(Debug)]
+pub(crate) struct SharedFrame {
+    /// The frame's place in the queue, until it is settled.
+    waiting: Option<Waiting>,
+    outcome: Outcome,
+    packets: Vec<SharedPacket>,
+    pieces: Vec<Segment>,
+    /// Head of each buffer, and bytes to write to it.
+    heads: Vec<(u16, u32)>,
+}
+
+impl SharedFrame {
+    /// Allocates room for a frame. A worker that is alone needs none.
+    pub(crate) fn new(workers: usize) -> Self {
+        let room = |entries| if workers > 1 { entries } else { 0 };
+        Self {
+            waiting: None,
+            outcome: Outcome::Done,
+            packets: Vec::with_capacity(room(GSO_SEGMENTS_MAX as usize)),
+            pieces: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
+            heads: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.packets.clear();
+        self.pieces.clear();
+        self.heads.clear();
+    }
+
+    /// Adds the packet that `reservation` has buffers for. False if there is no room.
+    fn enter(&mut self, reservation: &Reservation) -> bool {
+        let has_room = self.packets.len() < self.packets.capacity()
+            && self.pieces.len() + PACKET_BUFFER_SEGMENTS_MAX <= self.pieces.capacity()
+            && self.heads.len() + PACKET_BUFFERS_MAX <= self.heads.capacity();
+        if has_room {
+            self.pieces.extend_from_slice(reservation.segments());
+            self.heads.extend_from_slice(reservation.heads());
+            let pieces_end = self.pieces.len();
+            self.packets.push(SharedPacket { buffers: reservation.buffers(), pieces_end });
+        }
+        has_room
+    }
+
+    /// Fills the buffers. Does not need the claim.
+    fn copy(&mut self, place: &ReceiveRing, senders: &Senders, buffer: &mut SegmentBuffer) {
+        let Some(waiting) = &mut self.waiting else { return };
+        let source = senders.source(waiting.packet);
+        let frame = source.as_ref().and_then(|source| {
+            source.frame(waiting.packet, &waiting.header, waiting.truncate_len_bytes, buffer)
+        });
+        let to = (&*place.map, place.capabilities);
+        let delivered = frame.and_then(|frame| fill(&self.packets, &self.pieces, &frame, to));
+        // Neither memory can have changed since the reservation: no task runs in between.
+        debug_assert!(delivered.is_some(), "a reserved frame can be copied");
+        self.outcome = match delivered {
+            Some(delivered) => {
+                waiting.delivered.add(&delivered);
+                Outcome::Done
+            }
+            None => Outcome::Drop(DropReason::Recalled),
+        };
+    }
+}
+
+/// Copies a frame into its buffers: whole, or cut into as many segments as there are packets. `None` if memory is gone.
+fn fill(
+    packets: &[SharedPacket],
+    pieces: &[Segment],
+    frame: &Frame<'_>,
+    (map, capabilities): (&MemoryMap, Capabilities),
+) -> Option<Delivered> {
+    let buffers_of = |number: usize| {
+        let SharedPacket { buffers, pieces_end } = packets[number];
+        let start = number.checked_sub(1).map_or(0, |before| packets[before].pieces_end);
+        let header_bytes = capabilities.header_bytes;
+        Buffers { segments: &pieces[start..pieces_end], count: buffers, header_bytes }
+    };
+    if !is_cut(frame, capabilities) {
+        return buffers_of(0).fill(map, capabilities, frame).ok();
+    }
+    let plan = Segmentation::plan(frame.header.bytes(), &frame.offload, frame.len).ok()?;
+    let mut image = [0; IMAGE_BYTES];
+    let head = image.get_mut(..plan.header_len() as usize)?;
+    let mut all = Delivered::default();
+    for number in 0..plan.count() {
+        let offload = plan.write_header(number, frame.header.bytes(), head);
+        let buffers = buffers_of(number as usize);
+        let segment = (&*head, plan.payload(number));
+        all.add(&buffers.fill_segment(map, capabilities, frame, offload, segment).ok()?);
+    }
+    Some(all)
+}
+
+/// Whether a frame is cut into segments for the receiver.
+fn is_cut(frame: &Frame<'_>, capabilities: Capabilities) -> bool {
+    frame.offload.is_gso() && !capabilities.takes_gso(frame.offload)
+}
+
+impl Service<'_, '_> {
+    /// Queues the first copies, which are large, so that a helper and this worker copy them in turns. Returns their
+    /// number: fewer than all if they would have to be dropped for waiting.
+    pub(crate) fn share(&mut self, copies: &[PacketCopy<'_>], helper: u8, now_ns: u64) -> usize {
+        self.absorb();
+        let mut count = 0;
+        for copy in copies {
+            let is_full = !self.claim.is_clear() || self.claim.full(copy.header.frame_len_bytes()).is_some();
+            if is_full || !self.tools.senders.begin_waiting(copy.packet, self.place.id) {
+                break;
+            }
+            self.claim.push(copy.waiting(0, now_ns));
+            count += 1;
+        }
+        if count > 0 {
+            self.claim.unserved = true;
+            self.order(helper);
+        }
+        count
+    }
+
+    /// Takes the oldest frame and reserves its buffers. A frame that cannot be copied without the claim is delivered.
+    fn take_shared(&mut self, shared: &mut SharedFrame) -> SharedStep {
+        let worker = self.tools.senders.worker;
+        let open = self.claim.leases.iter().position(|lease| lease.0 == worker);
+        if open.is_some_and(|at| at + 1 < self.claim.leases.len()) {
+            return SharedStep::Busy; // entries behind it, and behind others' ones, would be published with it
+        }
+        if !self.claim.is_worth_a_try() && self.claim.is_clear() {
+            return SharedStep::Nothing;
+        }
+        self.claim.unserved = false;
+        let left = self.claim.waiting() == 0;
+        let next = if left { self.claim.dequeue() } else { self.claim.pop() };
+        let Some(waiting) = next else { return SharedStep::Nothing };
+        let start = self.claim.ring.used_position();
+        if self.claim.is_open() && self.reserve_shared(&waiting, shared) {
+            if open.is_none() {
+                self.claim.leases.push_back((worker, start));
+            } else {
+                // Its last frame waits for one ahead of it. The lease is extended, and finished once more.
+                self.place.lock.publish_order().take_finished(worker);
+            }
+            shared.waiting = Some(waiting);
+            self.claim.unserved = true;
+            return SharedStep::Reserved;
+        }
+        if self.try_waiting(waiting, left) {
+            self.claim.unserved = true;
+            return SharedStep::Done;
+        }
+        self.absorb();
+        SharedStep::Nothing
+    }
+
+    /// Reserves buffers for a whole frame, or none.
+    fn reserve_shared(&mut self, waiting: &Waiting, shared: &mut SharedFrame) -> bool {
+        shared.clear();
+        let is_usual = waiting.next_segment == 0 && !waiting.header.offload.is_fragmented();
+        let lens = if is_usual { self.packet_lens(waiting) } else { None };
+        let Some((count, len_of)) = lens else { return false };
+        let (map, capabilities) = (&self.place.map, self.place.capabilities);
+        let (queue, reservation) = (&mut *self.claim, &mut self.tools.scratch.reservation);
+        for number in 0..count {
+            let len = capabilities.header_bytes as u32 + len_of(number);
+            let taken = reservation.take(&mut queue.ring, map, &mut queue.hint, len, capabilities.mergeable);
+            if taken.is_err() {
+                break;
+            }
+            if !shared.enter(reservation) {
+                reservation.put_back(&mut queue.ring);
+                break;
+            }
+        }
+        if shared.packets.len() < count as usize {
+            queue.ring.put_back(shared.heads.len() as u16); // at most the ring's entries
+            return false;
+        }
+        shared.heads.iter().for_each(|(head, bytes)| queue.ring.complete(*head, *bytes));
+        self.charge_pieces(waiting.packet);
+        true
+    }
+
+    /// The number of packets that a waiting frame becomes, and the length of each.
+    fn packet_lens(&mut self, waiting: &Waiting) -> Option<(u32, impl Fn(u32) -> u32 + use<>)> {
+        let (len, offload) = shape(&waiting.header, waiting.truncate_len_bytes);
+        let cut = offload.is_gso() && !self.place.capabilities.takes_gso(offload);
+        let plan = match cut {
+            true => Some(Segmentation::plan(waiting.header.bytes(), &offload, len).ok()?),
+            false => None,
+        };
+        let count = plan.as_ref().map_or(1, Segmentation::count);
+        let len_of = move |number| {
+            plan.as_ref().map_or(len, |plan| {
+                let payload = plan.payload(number);
+                plan.header_len() + (payload.end - payload.start)
+            })
+        };
+        (count <= GSO_SEGMENTS_MAX).then_some((count, len_of))
+    }
+}
+
+impl Receivers {
+    /// One step of copying the large frames that wait at `ring`: publishes this worker's last frame, and takes the next
+    /// one if `wants_more`.
+    pub(crate) fn share_step(
+        &mut self,
+        ring: RingId,
+        tools: &mut Tools<'_>,
+        shared: &mut SharedFrame,
+        wants_more: bool,
+    ) -> SharedStep {
+        let receiver = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
+        let Some(Receiver { queues, received, .. }) = receiver else { return SharedStep::Nothing };
+        let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
+            return SharedStep::Nothing;
+        };
+        let mut last = shared.waiting.take().map(|waiting| (waiting, shared.outcome));
+        // The first try is behind a fence, since the last frame may be finished by now.
+        let again = || place.lock.try_lock_again().or_else(|| place.lock.try_lock_spinning(CLAIM_LOOKS_MAX));
+        let (step, follow_up) = match again() {
+            Some(claim) => {
+                let mut service = Service::new(place, claim, received, tools);
+                service.publish();
+                let step = if wants_more { service.take_shared(shared) } else { SharedStep::Busy };
+                (step, service.close())
+            }
+            // Its holder publishes this worker's last frame.
+            None => (SharedStep::Busy, FollowUp::Now),
+        };
+        if let Some((waiting, outcome)) = last.take() {
+            received.settle_shared(waiting, (ring, outcome), tools.senders);
+        }
+        self.note(ring, follow_up);
+        step
+    }
+
+    /// Copies the frame that the last step reserved buffers for.
+    pub(crate) fn copy_shared(&mut self, ring: RingId, tools: &mut Tools<'_>, shared: &mut SharedFrame) {
+        let Some(place) = self.ring(ring) else { return };
+        shared.copy(place, tools.senders, tools.segments);
+        tools.senders.stages.mark(WorkStage::Copy);
+        if let Some(waiting) = &shared.waiting
+            && tools.senders.is_tapped()
+        {
+            tools.senders.tap_copy(ring.port, &waiting.copy(), shared.outcome);
+        }
+        place.lock.publish_order().finish(tools.senders.worker);
+    }
+}
+
+impl Received {
+    /// Settles a frame that was copied without the claim, or returns it to its home.
+    fn settle_shared(&mut self, waiting: Waiting, (to, outcome): (RingId, Outcome), senders: &mut Senders) {
+        senders.handoffs.shared += 1;
+        let Waiting { packet, delivered, .. } = waiting;
+        if senders.owns(packet) {
+            self.enter(outcome, &delivered);
+            senders.charge(packet, 1, &delivered);
+            let attempt = Attempt { outcome, delivered: delivered.packets as u32 };
+            senders.settle_waiting(packet, attempt);
+        } else {
+            senders.give_back(Return { packet, to, outcome, delivered });
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Which copies helpers share, and on which CPUs, as a setting: `bytes=2048,packets=32,idle=group,reach=all`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use lasthop_sched::{CpuDistance, OffloadCriteria, PlaceCriteria};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::names;
+use lasthop_runtime::fault::Fault;
+
+const KEYS: [&str; 4] = ["bytes", "packets", "idle", "reach"];
+/// A batch of packets: the home copies them too, so it never waits for a helper that has more to do.
+const DEFAULT: OffloadBounds =
+    OffloadBounds { bytes: 2048, packets: 32, idle: IdlePart::Group, reach: Reach::All };
+/// Frames of the usual MTU are never offloaded.
+const BYTES_MIN: u32 = 1536;
+/// The longest frame.
+const BYTES_MAX: u32 = 65_536;
+/// Packets that may wait in one receiver's queue.
+const PACKETS_MAX: u32 = 256;
+
+/// The part of a machine that has to be idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum IdlePart {
+    /// All CPUs that share the second-level cache.
+    Group,
+    /// The helper's CPU.
+    Cpu,
+}
+
+/// The farthest CPU, from the receiver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Llc,
+    Node,
+    All,
+}
+
+/// When workers share copies with helpers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "String", into = "String")]
+#[schemars(inline, extend("default" = DEFAULT))]
+pub struct OffloadBounds {
+    bytes: u32,
+    packets: u32,
+    idle: IdlePart,
+    reach: Reach,
+}
+
+impl OffloadBounds {
+    /// Which copies are shared.
+    pub fn offload(self) -> OffloadCriteria {
+        OffloadCriteria {
+            packet_bytes_min: self.bytes,
+            helper_packets_max: self.packets,
+            ..OffloadCriteria::default()
+        }
+    }
+
+    /// On which CPUs.
+    pub fn place(self) -> PlaceCriteria {
+        let farthest = match self.reach {
+            Reach::Llc => CpuDistance::Llc,
+            Reach::Node => CpuDistance::Node,
+            Reach::All => CpuDistance::Far,
+        };
+        PlaceCriteria { whole_group: self.idle == IdlePart::Group, farthest }
+    }
+}
+
+impl Default for OffloadBounds {
+    fn default() -> Self {
+        DEFAULT
+    }
+}
+
+impl fmt::Display for OffloadBounds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let idle = match self.idle {
+            IdlePart::Group => "group",
+            IdlePart::Cpu => "cpu",
+        };
+        let reach = match self.reach {
+            Reach::Llc => "llc",
+            Reach::Node => "node",
+            Reach::All => "all",
+        };
+        write!(f, "bytes={},packets={},idle={idle},reach={reach}", self.bytes, self.packets)
+    }
+}
+
+impl From<OffloadBounds> for String {
+    fn from(bounds: OffloadBounds) -> Self {
+        bounds.to_string()
+    }
+}
+
+impl TryFrom<String> for OffloadBounds {
+    type Error = Fault;
+
+    fn try_from(text: String) -> Result<Self, Fault> {
+        text.parse()
+    }
+}
+
+impl FromStr for OffloadBounds {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        let mut all = DEFAULT;
+        for pair in text.split(',') {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            match (key, value) {
+                ("bytes", _) => all.bytes = number(key, value, BYTES_MIN..=BYTES_MAX)?,
+                ("packets", _) => all.packets = number(key, value, 2..=PACKETS_MAX)?,
+                ("idle", "group") => all.idle = IdlePart::Group,
+                ("idle", "cpu") => all.idle = IdlePart::Cpu,
+                ("reach", "llc") => all.reach = Reach::Llc,
+                ("reach", "node") => all.reach = Reach::Node,
+                ("reach", "all") => all.reach = Reach::All,
+                ("idle", _) => return Err(no_word(key, value, "group or cpu")),
+                ("reach", _) => return Err(no_word(key, value, "llc, node or all")),
+                _ => return Err(unknown(key)),
+            }
+        }
+        Ok(all)
+    }
+}
+
+fn number(key: &str, value: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, Fault> {
+    let (least, most) = (range.start(), range.end());
+    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
+        Fault::params(format!(
+            "offload: {key}={value} is not a whole number from {least} to {most} (default: {DEFAULT})"
+        ))
+    })
+}
+
+fn no_word(key: &str, value: &str, words: &str) -> Fault {
+    Fault::params(format!("offload: {key}={value} is not {words} (default: {DEFAULT})"))
+}
+
+fn unknown(key: &str) -> Fault {
+    let hint = names::hint(key, KEYS.iter().copied());
+    let known = KEYS.join(", ");
+    Fault::params(format!("offload has no \"{key}\"{hint} (there are {known}, as in {DEFAULT})"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_as_usual() {
+        let near = "idle=cpu,reach=llc".parse::<OffloadBounds>().expect("two keys");
+        assert_eq!(near, OffloadBounds { idle: IdlePart::Cpu, reach: Reach::Llc, ..DEFAULT });
+        assert_eq!(near.to_string().parse(), Ok(near));
+        let place = PlaceCriteria { whole_group: false, farthest: CpuDistance::Llc };
+        assert_eq!((near.place(), near.offload().helper_packets_max), (place, 32));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_would_be_right() {
+        let cases = [
+            ("bytes=64", "from 1536 to 65536"),
+            ("packets=1", "packets=1 is not a whole number from 2 to 256"),
+            ("idle=core", "idle=core is not group or cpu"),
+            ("reach=", "reach= is not llc, node or all"),
+            ("byte=4000", "did you mean \"bytes\""),
+            ("", "offload has no \"\""),
+        ];
+        for (text, words) in cases {
+            let fault = text.parse::<OffloadBounds>().expect_err(text);
+            assert!(fault.message.contains(words), "{text}: {fault}");
+        }
+    }
+}
