@@ -2,7 +2,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, keyed_pair};
+use lasthop_wire::mix::{folded_product, keyed_pair};
 
 use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
@@ -63,23 +63,6 @@ impl HashKey {
 #[inline(always)]
 pub(crate) fn of_two_words(pair: [u64; 2], addresses: u64, last: u64) -> u32 {
     keyed_pair(pair, addresses, last) as u32
-}
-
-/// Numbers that look random (Marsaglia's xorshift).
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new() -> Self {
-        Self(RandomState::new().hash_one(0) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(GOLDEN_RATIO)
-    }
 }
 
 #[cfg(test)]
