@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
-use crate::index::{CHAIN_MAX, Search};
+use crate::index::{CHAIN_MAX, Index, Search};
 use crate::links::ListKind;
 use crate::place::Place;
+use crate::places::Places;
 use crate::real_table::RealTable;
 use crate::shard::{Count, Shard, ShardState, Shared};
 use crate::tuple::{CtTuple, Direction};
@@ -278,14 +279,18 @@ impl<'a> Table<'a> {
         false
     }
 
-    /// Prefetches what the next evictions of a port read: of the next connection the heads of its chains, and of the one behind it what
-    /// the former needs. A flood of new connections evicts one for each.
-    fn prefetch_victims(&self, next: Option<u32>) {
-        let Some((next, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
-        self.shard.index.prefetch_heads(place);
-        let behind = self.shared.links.get(next, ListKind::Evictable).behind.checked_sub(1);
-        if let Some(behind) = behind.and_then(|behind| self.place(behind)) {
-            behind.prefetch();
+    /// Prefetches what the next evictions of a port read, each a step further than at the eviction before: its place, then the heads
+    /// of its chains, then their first connections. A flood of new connections evicts one for each.
+    fn prefetch_victims(&self, mut next: Option<u32>) {
+        let steps: [fn(&Index, &Places, Place<'_>); 3] = [
+            Index::prefetch_firsts,
+            |index, _, place| index.prefetch_heads(place),
+            |_, _, place| place.prefetch(),
+        ];
+        for step in steps {
+            let Some((number, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
+            step(&self.shard.index, &self.shared.places, place);
+            next = self.shared.links.get(number, ListKind::Evictable).behind.checked_sub(1);
         }
     }
 

@@ -183,7 +183,7 @@ impl UsualZone<'_> {
         }
         let UsualEnds { addresses, ports } = packet.ends4();
         let tuple = [addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last];
-        self.buckets.find4(self.places, hash, tuple)
+        self.buckets.find_by(self.places, hash, move |place, direction| place.has_tuple4(direction, tuple))
     }
 
     /// The zone's number.

@@ -46,9 +46,12 @@ impl UsualZone<'_> {
         }
         let words = self.words_of(packet);
         let hash = self.shared.key.of_words_of_tuple(&words);
-        // Most are committed.
-        self.buckets.prefetch_head(self.hash_of_reply(&words));
-        matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
+        // Most are committed: what the commit reads comes while the flow of the second pass is looked up.
+        let of_reply = self.hash_of_reply(&words);
+        self.buckets.prefetch_head(of_reply);
+        let is_absent = matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent);
+        self.buckets.prefetch_first(self.places, of_reply);
+        is_absent
     }
 
     /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
@@ -61,7 +64,6 @@ impl UsualZone<'_> {
         request: &CtRequest,
     ) -> Option<Option<UsualEnds>> {
         let words = self.words_of(packet);
-        self.buckets.prefetch_first(self.places, self.hash_of_reply(&words));
         let is_plain = request.commit != CtCommit::No && request.helper.is_none();
         let nat = request.nat.filter(|nat| !keeps_ends(nat));
         if !is_plain || request.zone != self.number() || (nat.is_some() && UsualPacket::<WINDOW>::IS_IPV6) {
