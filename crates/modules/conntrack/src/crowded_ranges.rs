@@ -4,7 +4,7 @@
 //! tried once. The result is kept as a bitmap, which every insertion and removal updates. This takes as many
 //! connections as there are ports in use, so a sender cannot cause more work than its connections pay for.
 
-use crate::tuple::CtTuple;
+use lasthop_ct_packet::CtTuple;
 
 /// Crowded ranges with a bitmap at a time, 8 KiB each.
 const CROWDS_MAX: usize = 32;

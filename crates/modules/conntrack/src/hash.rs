@@ -2,9 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
+use lasthop_ct_packet::{CtTuple, IS_IPV6, TUPLE_WORDS};
 use lasthop_wire::mix::{folded_product, keyed_pair};
-
-use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
 
 /// Words of a key.
 pub(crate) const KEY_WORDS: usize = TUPLE_WORDS + 1;
@@ -70,7 +69,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::tuple::IpBytes;
+    use lasthop_ct_packet::IpBytes;
 
     #[test]
     fn tuples_that_differ_in_one_field_spread_and_the_key_counts() {

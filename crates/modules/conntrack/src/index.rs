@@ -30,13 +30,13 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use arrayvec::ArrayVec;
+use lasthop_ct_packet::{Direction, TUPLE_WORDS};
 use lasthop_guestmem::Words;
 use lasthop_sync::{Version, prefetch};
 
 use crate::links::PLACES_MAX;
 use crate::place::Place;
 use crate::places::{Places, Rows};
-use crate::tuple::{Direction, TUPLE_WORDS};
 
 /// Initial number of buckets: 1 KiB.
 const BUCKETS_MIN: u32 = 256;

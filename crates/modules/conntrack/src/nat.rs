@@ -9,12 +9,12 @@
 
 use std::net::IpAddr;
 
+use lasthop_ct_packet::{CtTuple, IpBytes};
 use lasthop_flow::{Nat, NatSource};
 
 use crate::connection::{DST_NAT, SRC_NAT};
 use crate::crowded_ranges::{PortBits, PortSide};
 use crate::table::Table;
-use crate::tuple::{CtTuple, IpBytes};
 
 /// Addresses of a range that are tried for one packet: the first one by hash, the others at random.
 const ADDRESSES_TRIED_MAX: u32 = 8;

@@ -16,14 +16,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_ct_packet::{CtHelper, CtTuple, Direction, TUPLE_WORDS};
 use lasthop_sync::{Version, prefetch};
 
 use crate::adjust::SequenceShifts;
 use crate::connection::{Connection, CtId, Progress};
-use crate::helper::CtHelper;
 use crate::sctp::Sctp;
 use crate::tcp::{TCP_WORDS, Tcp};
-use crate::tuple::{CtTuple, Direction, TUPLE_WORDS};
 use lasthop_wire::headers::{PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
 /// Words of a connection.

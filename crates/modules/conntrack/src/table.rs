@@ -3,6 +3,8 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{CtTuple, Direction};
+
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Index, Search};
@@ -11,7 +13,6 @@ use crate::place::Place;
 use crate::places::Places;
 use crate::real_table::RealTable;
 use crate::shard::{Count, Shard, ShardState, Shared};
-use crate::tuple::{CtTuple, Direction};
 
 /// The reason why a connection is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

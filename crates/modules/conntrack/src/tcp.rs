@@ -1,5 +1,7 @@
 //! TCP: states and windows of a connection's two directions, as strict as Linux's nf_conntrack.
 
+use lasthop_ct_packet::Direction;
+
 pub(crate) mod plain;
 mod policy;
 mod segment;
@@ -12,8 +14,6 @@ pub(crate) use segment::{Segment, adjusted_sack_blocks};
 pub use state::TcpState;
 use state::{SegmentKind, Transition, transition};
 use window::Fit;
-
-use crate::tuple::Direction;
 
 /// Words of a connection's TCP state.
 pub(crate) const TCP_WORDS: usize = 7;

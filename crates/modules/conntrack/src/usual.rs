@@ -9,6 +9,7 @@
 //! changes nothing; the packet takes the general path. A property test compares both paths.
 
 use arrayvec::ArrayVec;
+use lasthop_ct_packet::{Direction, IS_IPV6, PROTO_SHIFT, ZONE_SHIFT};
 use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
 use lasthop_sync::Version;
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
@@ -24,7 +25,6 @@ use crate::request::nat_bits_of;
 use crate::shard::Shared;
 use crate::tcp::plain::PlainStep;
 use crate::tcp::{TcpState, TcpTimeout};
-use crate::tuple::{Direction, IS_IPV6, PROTO_SHIFT, ZONE_SHIFT};
 
 mod beginning;
 mod packet;

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use lasthop_ct_packet::{CtTuple, IpBytes};
 use lasthop_guestmem::Mapping;
 
 use super::*;
 use crate::connection::{Connection, Progress};
 use crate::memory::TableMemory;
-use crate::tuple::{CtTuple, IpBytes};
 
 const PLACES: u32 = 2048;
 

@@ -2,9 +2,10 @@
 
 use arrayvec::ArrayVec;
 
+use lasthop_ct_packet::PacketImage;
+
 use super::is_before;
 use super::state::{ACK, FIN, SYN, are_sane};
-use crate::packet::PacketImage;
 
 /// Bytes of a TCP header without options.
 const HEADER_BYTES_MIN: usize = 20;

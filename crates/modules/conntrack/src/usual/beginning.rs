@@ -9,6 +9,7 @@
 
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{CtTuple, TUPLE_WORDS};
 use lasthop_flow::ct_state::{NEW, TRACKED};
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
@@ -20,7 +21,6 @@ use crate::nat::{Selection, Translation};
 use crate::progress::first;
 use crate::request::{CtCommit, CtRequest};
 use crate::table::Table;
-use crate::tuple::{CtTuple, TUPLE_WORDS};
 
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
 pub const BEGINNING_STATE: u32 = TRACKED | NEW;

@@ -2,16 +2,15 @@
 
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{Direction, PacketImage, TUPLE_WORDS};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
 use lasthop_wire::{Offload, Sum};
 
 use super::UsualEnds;
-use crate::packet::PacketImage;
 use crate::place::Place;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment};
 use crate::tcp::state::{ACK, SYN};
-use crate::tuple::{Direction, TUPLE_WORDS};
 
 const ETHERNET_BYTES: usize = 14;
 /// Bytes of a tag.
@@ -193,7 +192,7 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         PacketImage::parse(self.head, frame_len_bytes - self.tag_bytes, *self.offload, in_port).ok()
     }
 
-    /// The words of its tuple ([`crate::tuple::CtTuple::words`]); `last` has zone, IP version and protocol.
+    /// The words of its tuple ([`lasthop_ct_packet::CtTuple::words`]); `last` has zone, IP version and protocol.
     #[inline(always)]
     pub(super) fn tuple_words(&self, last: u64) -> [u64; TUPLE_WORDS] {
         let last = u64::from(self.ports()) << 32 | last;
