@@ -267,6 +267,11 @@ impl<'a> Place<'a> {
     }
 
     #[inline(always)]
+    pub(crate) fn put_status_word(self, word: u64) {
+        self.store(STATUS_AT, word);
+    }
+
+    #[inline(always)]
     pub(crate) fn put_expires_ms(self, expires_ms: u64) {
         self.store(EXPIRES_AT, expires_ms);
     }

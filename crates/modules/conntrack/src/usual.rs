@@ -2,7 +2,7 @@
 //! extension headers and fragments, with one VLAN tag at most, of connections that have seen both directions. Nearly all
 //! packets are usual. Those over IPv6 are neither translated, nor do their verdicts have labels and original direction.
 //!
-//! The first packets of connections are in [`beginning`].
+//! The first packets of connections are in [`beginning`], those of young connections of UDP in [`young`].
 //!
 //! [`crate::established`] can track them as well. This path costs less than a tenth of that: it reads the headers once
 //! into a few numbers, and reads and stores the connection's packed words. For any other packet it returns `None` and
@@ -28,8 +28,9 @@ use crate::tcp::{TcpState, TcpTimeout};
 
 mod beginning;
 mod packet;
+mod young;
 
-pub use beginning::BEGINNING_STATE;
+pub use beginning::{BEGINNING_STATE, UnusualVerdict};
 pub use packet::{UsualPacket, UsualPacket4, UsualPacket6, WINDOW4_BYTES, WINDOW6_BYTES};
 
 /// Buckets of a zone's shard with which its connections take 2 MiB, a second-level cache, or more.
@@ -37,6 +38,9 @@ const BUCKETS_LARGE: u32 = 1 << 14;
 /// Shifts of helper and policy in the status word of a connection.
 const HELPER_SHIFT: u32 = 40;
 const POLICY_SHIFT: u32 = 32;
+
+/// Bits of the status word of connections that take the general path.
+const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
 
 /// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +144,6 @@ impl UsualZone<'_> {
     ) -> Option<UsualVerdict> {
         const { assert!(!WHOLE || !UsualPacket::<WINDOW>::IS_IPV6) };
         const WANTED: u64 = (SEEN_REPLY | ASSURED) as u64;
-        const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
         const POLICY: u64 = 0xff << POLICY_SHIFT;
         let (place, direction, version) = self.find(packet)?;
         let (status, expires_ms) = (place.status_word(), place.expires_ms());

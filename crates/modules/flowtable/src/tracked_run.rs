@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   all   cache key ─> flow: the same ct, recirc as the first one's ── other ──> end of the run
-//!   all   connection, protocol state ── not usual ──> end of the run: single look-ups
+//!   all   connection, protocol state ── neither usual nor of a young one ──> end of the run: single look-ups
 //!                │ none, and it begins one ─> alone: the next packet may belong to it
 //!   each  its state, beside the cache ─> flow of the second pass: output ─> verdict
 //!                │ not stored there                              └ ct(commit), output ─> connection ─> verdict
@@ -115,19 +115,20 @@ impl Executor<'_> {
         let (mut sent, mut wanted) = (0, headers.len());
         loop {
             let rest = (sent, &headers[..wanted]);
-            let mut tracked = match is_ipv4 {
+            let usual = match is_ipv4 {
                 true if is_whole => self.tracked.track_whole(&zone, number, rest),
                 true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, rest),
                 false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, rest),
             };
-            let unusual = rest.1.get(tracked);
-            let begins = unusual.is_some_and(|header| match is_ipv4 {
-                true => self.tracked.begin::<WINDOW4_BYTES>(&zone, number, (tracked, header)),
-                false => self.tracked.begin::<WINDOW6_BYTES>(&zone, number, (tracked, header)),
-            });
-            tracked += usize::from(begins);
+            let behind = (usual, rest.1);
+            let (tracked, begins) = match is_ipv4 {
+                _ if usual == wanted => (usual, false),
+                true if is_whole => self.tracked.track_unusual::<true, WINDOW4_BYTES>(&zone, number, behind),
+                true => self.tracked.track_unusual::<false, WINDOW4_BYTES>(&zone, number, behind),
+                false => self.tracked.track_unusual::<false, WINDOW6_BYTES>(&zone, number, behind),
+            };
             self.send_second::<KEY>(&run, (sent..tracked, headers), cache_keys, first);
-            let is_over = tracked == headers.len() || (unusual.is_some() && !begins);
+            let is_over = tracked == headers.len() || (usual < wanted && tracked == usual);
             if is_over || self.local.pending.is_any() {
                 return tracked;
             }

@@ -14,7 +14,7 @@ use lasthop_flow::ct_state::{NEW, TRACKED};
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
-use super::{UsualEnds, UsualPacket, UsualZone};
+use super::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
 use crate::connection::{Connection, Progress};
 use crate::index::Search;
 use crate::nat::{Selection, Translation};
@@ -25,36 +25,52 @@ use crate::table::Table;
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
 pub const BEGINNING_STATE: u32 = TRACKED | NEW;
 
+/// The verdict for a packet that is not usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusualVerdict {
+    /// It begins a connection; its state is [`BEGINNING_STATE`].
+    Begins,
+    /// It belongs to a young connection of UDP.
+    Young(UsualVerdict),
+}
+
 impl UsualZone<'_> {
-    /// Whether a packet for which [`Self::track`] has returned `None` begins a connection, so that its state is
-    /// [`BEGINNING_STATE`].
+    /// Tracks a packet for which [`Self::track`] has returned `None`, if it begins a connection, or belongs to a young one of UDP.
+    /// Otherwise it has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
+    #[inline(always)]
     #[must_use]
-    pub fn begins<const WINDOW: usize>(
+    pub fn track_unusual<const WHOLE: bool, const WINDOW: usize>(
         &self,
         packet: &UsualPacket<'_, WINDOW>,
         frame_len_bytes: u32,
-    ) -> bool {
+    ) -> Option<UnusualVerdict> {
         let is_sound = match packet.proto() {
             PROTO_TCP => packet.is_syn(frame_len_bytes),
             PROTO_UDP => packet.is_datagram(frame_len_bytes),
             _ => false,
         };
-        let shard = self.shared.shard(self.number());
-        // A connection that a helper expects takes the lock.
-        if !is_sound || !self.shared.adoption.is_over() || shard.expected.load(Ordering::Acquire) != 0 {
-            return false;
+        if !is_sound || !self.shared.adoption.is_over() {
+            return None;
         }
-        let words = self.words_of(packet);
+        let (shard, words) = (self.shared.shard(self.number()), self.words_of(packet));
         let hash = self.shared.key.of_words_of_tuple(&words);
-        // Most are committed: what the commit reads comes while the flow of the second pass is looked up.
+        // Most new ones are committed: what the commit reads comes while the flow of the second pass is looked up.
         let of_reply = self.hash_of_reply(&words);
         self.buckets.prefetch_head(of_reply);
-        let is_absent = matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent);
-        self.buckets.prefetch_first(self.places, of_reply);
-        is_absent
+        match shard.index.find(&self.shared.places, hash, &words) {
+            Search::Found(found) if packet.proto() == PROTO_UDP => {
+                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
+            }
+            // A connection that a helper expects takes the lock.
+            Search::Absent if shard.expected.load(Ordering::Acquire) == 0 => {
+                self.buckets.prefetch_first(self.places, of_reply);
+                Some(UnusualVerdict::Begins)
+            }
+            _ => None,
+        }
     }
 
-    /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
+    /// Commits the connection of a packet that begins one ([`UnusualVerdict::Begins`]), as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
     /// if they differ. `None` if that has to take the general path, which also finds the reason for a refusal.
     #[must_use]
     pub fn commit<const WINDOW: usize>(
