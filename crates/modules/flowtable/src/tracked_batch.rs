@@ -49,6 +49,10 @@ impl TrackedBatch {
     where
         WorkerState: UsualKind<KEY>,
     {
+        if cache_keys.len() == 1 {
+            self.slots[0] = first_slot;
+            return 1;
+        }
         // Often they have the same key, for which there is no need to look again.
         let mut count = first.count_alike::<KEY>(cache_keys);
         self.slots.iter_mut().take(count).for_each(|slot| *slot = first_slot);

@@ -20,7 +20,7 @@ use lasthop_wire::key::{CtWords, MINI_KEY4_WORDS, extract};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, EVERYTHING};
-use crate::cache::Hit;
+use crate::cache::{CacheSlot, Hit};
 use crate::cache_key::CacheKey;
 use crate::executor::Executor;
 use crate::program::{Code, PlainCt, Step, load, read_ct};
@@ -74,29 +74,32 @@ impl Executor<'_> {
     where
         WorkerState: UsualKind<KEY>,
     {
-        match self.send_known::<KEY>(headers, cache_keys, at.0) {
-            0 => self.send_tracked::<KEY>(headers, cache_keys, at),
-            sent => sent,
+        let known: Known<'_, KEY> = self.local.known_usual();
+        let Some((slot, hit)) = cache_keys.first().and_then(|first_key| known.find(first_key)) else {
+            return 0;
+        };
+        match Step(hit.program).is(Code::CtRecirc) {
+            true => self.send_tracked::<KEY>(headers, cache_keys, at, (slot, hit)),
+            false => self.send_known::<KEY>(headers, cache_keys, (at.0, hit.program)),
         }
     }
 
-    /// Forwards usual packets of established connections.
+    /// Forwards usual packets whose flow, that of the first one, tracks them.
     #[inline(never)]
     fn send_tracked<const KEY: usize>(
         &mut self,
         headers: &[Header],
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
+        (slot, hit): (CacheSlot, Hit),
     ) -> usize
     where
         WorkerState: UsualKind<KEY>,
     {
         let Some(first_key) = cache_keys.first() else { return 0 };
-        let known: Known<'_, KEY> = self.local.known_usual();
-        let Some((slot, hit)) = known.find(first_key) else { return 0 };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
         // Any packet may belong to a pending flow in its second pass.
-        if !step.is(Code::CtRecirc) || self.local.pending.is_any() {
+        if self.local.pending.is_any() {
             return 0;
         }
         let (Some(connections), Some(stock)) = (tracking.made(), shared.stats.of(self.local.worker())) else {
