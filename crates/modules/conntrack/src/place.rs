@@ -58,6 +58,29 @@ pub(crate) struct Moving {
     pub(crate) progress: Progress,
 }
 
+/// A connection that begins: those of its words that are not zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) tuples: [[u64; TUPLE_WORDS]; 2],
+    pub(crate) hashes: [u32; 2],
+    /// See [`status_word`].
+    pub(crate) status: u64,
+    pub(crate) expires_ms: u64,
+    pub(crate) mark: u32,
+    pub(crate) labels: [u64; 2],
+    /// Of its first packet.
+    pub(crate) bytes: u32,
+    pub(crate) progress: BeginningProgress,
+}
+
+/// The protocol's state of a connection that begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BeginningProgress {
+    Tcp([u64; TCP_WORDS]),
+    /// The start, in milliseconds.
+    Udp(u64),
+}
+
 /// The words of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place<'a>(pub(crate) &'a [AtomicU64; PLACE_WORDS]);
@@ -360,6 +383,36 @@ impl<'a> Place<'a> {
         vacant.end(self.version_word());
     }
 
+    /// Enters a connection that begins; as [`Self::enter`] would.
+    #[inline]
+    pub(crate) fn begin(self, beginning: &Beginning) {
+        let vacant = self.version();
+        self.0[CHAIN_AT].store(0, Ordering::Relaxed);
+        let Beginning { tuples, hashes, status, expires_ms, mark, labels, bytes, progress } = beginning;
+        self.store(STATUS_AT, *status);
+        self.store(EXPIRES_AT, *expires_ms);
+        self.store(MARK_AT, u64::from(*mark));
+        self.store(LABELS_AT, labels[0]);
+        self.store(LABELS_AT + 1, labels[1]);
+        match progress {
+            BeginningProgress::Udp(since_ms) => self.store(PROGRESS_AT, *since_ms),
+            BeginningProgress::Tcp(words) => {
+                (0..TCP_WORDS).for_each(|at| self.store(PROGRESS_AT + at, words[at]));
+            }
+        }
+        self.store(COUNTS_AT, 1);
+        self.store(COUNTS_AT + 1, u64::from(*bytes));
+        self.store(COUNTS_AT + 2, 0);
+        self.store(COUNTS_AT + 3, 0);
+        self.store(HASHES_AT, u64::from(hashes[0]) | u64::from(hashes[1]) << 32);
+        for at in 0..TUPLE_WORDS {
+            self.store(TUPLES_AT + at, tuples[0][at]);
+            self.store(TUPLES_AT + TUPLE_WORDS + at, tuples[1][at]);
+        }
+        (MASTER_AT..PLACE_WORDS).for_each(|at| self.store(at, 0));
+        vacant.end(self.version_word());
+    }
+
     /// Rewrites a connection that another process left, under the same identity. Searches may meanwhile follow its
     /// chains, but do nothing else.
     pub(crate) fn restore(self, connection: &Connection, hashes: [u32; 2]) {
@@ -423,8 +476,9 @@ impl Moving {
     }
 }
 
+/// The word of status, port, policy and helper.
 #[inline]
-fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) -> u64 {
+pub(crate) fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) -> u64 {
     u64::from(status)
         | u64::from(in_port) << 16
         | u64::from(policy) << 32

@@ -22,6 +22,26 @@ pub(crate) enum End {
     Deleted,
 }
 
+/// Facts by which a connection enters the lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) in_port: u16,
+    pub(crate) zone: u16,
+    pub(crate) expires_ms: u64,
+    pub(crate) is_evictable: bool,
+}
+
+impl Entry {
+    pub(crate) fn of(connection: &Connection) -> Self {
+        Self {
+            in_port: connection.in_port,
+            zone: connection.zone(),
+            expires_ms: connection.expires_ms,
+            is_evictable: connection.is_evictable(),
+        }
+    }
+}
+
 /// Changes of packets that a writer follows up at most, so that its own work begins soon.
 const CHANGES_MAX: u32 = 64;
 /// Connections that are tried for an eviction, if other workers are using the first ones.
@@ -163,46 +183,58 @@ impl<'a> Table<'a> {
         if !hashes.iter().all(|hash| self.has_room(*hash)) {
             return Err(CtRefusal::TupleTaken);
         }
-        self.insert_free(connection, hashes)
+        self.insert_free(&Entry::of(connection), |place| place.enter(connection, hashes))
     }
 
-    /// The hashes of a connection that [`Self::insert`] would insert without looking further: no connection has its tuples, and their
+    /// Whether [`Self::insert`] would insert a connection with these hashes without looking further: no connection has them, and their
     /// buckets have room.
-    pub(crate) fn rooms_for(&self, connection: &Connection) -> Option<[u32; 2]> {
-        let hashes = connection.tuples.each_ref().map(|tuple| self.shared.key.of_tuple(tuple));
-        let has_room = |hash: &u32| self.shard.index.has_room(&self.shared.places, *hash, true);
-        hashes.iter().all(has_room).then_some(hashes)
+    pub(crate) fn has_rooms(&self, hashes: [u32; 2]) -> bool {
+        hashes.iter().all(|hash| self.shard.index.has_room(&self.shared.places, *hash, true))
     }
 
-    /// Inserts a connection whose tuples and buckets are known to be free. It evicts another one if necessary.
+    /// Inserts a connection, which `enter` writes into its place. Its tuples and buckets are known to be free. Evicts another one if
+    /// necessary.
+    #[inline]
     pub(crate) fn insert_free(
         &mut self,
-        connection: &Connection,
-        hashes: [u32; 2],
+        entry: &Entry,
+        enter: impl FnOnce(Place<'_>),
     ) -> Result<u32, CtRefusal> {
-        let (port, zone) = (connection.in_port, connection.zone());
-        self.make_room(port, zone)?;
+        let port = entry.in_port;
+        self.make_room(port, entry.zone)?;
         let links = &self.shared.links;
         let Some(index) = self.shared.places.take(links, &mut self.state.vacant) else {
             self.release_room(port);
             return Err(CtRefusal::TableFull);
         };
         let Some(place) = self.place(index) else { return Err(CtRefusal::TableFull) };
-        place.enter(connection, hashes);
-        self.list(index, connection);
+        enter(place);
+        self.list(index, entry);
         self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
         self.shard.count(Count::Created as usize);
         Ok(index)
     }
 
     /// Adds a connection in its place to the lists. Its room is counted already.
-    pub(crate) fn list(&mut self, index: u32, connection: &Connection) {
-        let (links, zone) = (&self.shared.links, connection.zone());
+    pub(crate) fn list(&mut self, index: u32, entry: &Entry) {
+        let links = &self.shared.links;
         self.state.len += 1;
-        self.state.wheel.add(links, index, connection.expires_ms);
-        self.state.zones.get_mut(zone).members.push(links, ListKind::Zone, index, 0);
-        self.settle(index, connection.in_port, connection.is_evictable());
-        connection.tuples.iter().for_each(|tuple| self.state.crowds.take(tuple));
+        self.state.wheel.add(links, index, entry.expires_ms);
+        self.state.zones.get_mut(entry.zone).members.push(links, ListKind::Zone, index, 0);
+        self.settle(index, entry.in_port, entry.is_evictable);
+        self.follow_ports(index, true);
+    }
+
+    /// Marks the ports of a connection as in use or free, in ranges that are crowded.
+    #[inline]
+    fn follow_ports(&mut self, index: u32, is_taken: bool) {
+        if self.state.crowds.is_empty() {
+            return;
+        }
+        let Some(place) = self.place(index) else { return };
+        Direction::BOTH
+            .iter()
+            .for_each(|direction| self.state.crowds.follow(&place.tuple(*direction), is_taken));
     }
 
     /// Makes room for one more connection within all limits, and counts it.
@@ -305,15 +337,14 @@ impl<'a> Table<'a> {
             place.give_back(version);
             return false;
         }
-        let (port, tuples) =
-            (place.in_port(), [place.tuple(Direction::Original), place.tuple(Direction::Reply)]);
+        let port = place.in_port();
         let shared = self.shared;
         self.shard.index.remove(&shared.places, index);
         self.state.wheel.remove(&shared.links, index);
-        let zone = self.state.zones.get_mut(tuples[0].zone);
+        let zone = self.state.zones.get_mut(place.zone());
         zone.members.remove(&shared.links, ListKind::Zone, index);
         self.settle(index, port, false);
-        tuples.iter().for_each(|tuple| self.state.crowds.give_back(tuple));
+        self.follow_ports(index, false);
         place.vacate(version);
         shared.places.give_back(&shared.links, &mut self.state.vacant, index);
         self.state.len -= 1;

@@ -135,6 +135,28 @@ impl Tcp {
         })
     }
 
+    /// A connection that begins with this SYN, and the timeout that the SYN sets: as [`Self::first`] and [`Self::advance`].
+    #[inline]
+    pub(crate) fn opened(segment: &Segment, policy: TcpPolicyRef<'_>) -> (Self, TcpTimeout) {
+        let (end, max_window) = (segment.end(), u32::from(segment.window).max(1));
+        let mut sender = Side { end, max_end: end, max_window, ..Side::default() };
+        sender.take_options(segment);
+        let tcp = Self {
+            sides: [sender, Side { max_end: max_window, ..Side::default() }],
+            last_seq: 0,
+            last_ack: 0,
+            last_end: 0,
+            last_window: 0,
+            last_scale: 0,
+            last_flags: 0,
+            last_kind: SegmentKind::Syn,
+            last_direction: Direction::Original,
+            retransmissions: 0,
+            state: TcpState::SynSent,
+        };
+        (tcp, tcp.timeout(SegmentKind::Syn, policy))
+    }
+
     /// Packs the state into words for shared memory.
     #[inline]
     pub(crate) fn words(&self) -> [u64; TCP_WORDS] {
