@@ -391,11 +391,13 @@ impl Index {
         false
     }
 
-    /// Prefetches the first connection of a chain that will be split soon.
+    /// Prefetches the first two connections of chains that will be split soon.
     fn prefetch_split(&self, places: &Places) {
         /// Splits until then; an insertion does up to two.
         const AHEAD: u32 = 4;
-        self.prefetch_chain(places, self.shape().split + AHEAD);
+        let split = self.shape().split;
+        self.prefetch_chain(places, split + 2 * AHEAD, 0);
+        self.prefetch_chain(places, split + AHEAD, 1);
     }
 
     /// Prefetches the heads of a connection's chains.
@@ -404,17 +406,21 @@ impl Index {
         Direction::BOTH.into_iter().for_each(|direction| buckets.prefetch_head(place.hash(direction)));
     }
 
-    /// Prefetches the first connections of a connection's chains, whose heads should be in the cache.
-    pub(crate) fn prefetch_firsts(&self, places: &Places, place: Place<'_>) {
+    /// Prefetches a connection's chains at a depth; what is before should be in the cache.
+    pub(crate) fn prefetch_chains(&self, places: &Places, place: Place<'_>, depth: u32) {
         for direction in Direction::BOTH {
-            let bucket = self.shape().bucket_of(place.hash(direction));
-            self.prefetch_chain(places, bucket);
+            self.prefetch_chain(places, self.shape().bucket_of(place.hash(direction)), depth);
         }
     }
 
-    /// Prefetches the links of the first connection of a chain.
-    fn prefetch_chain(&self, places: &Places, bucket: u32) {
-        if let Some((place, _)) = place_of(places, self.head(bucket)) {
+    /// Prefetches the links of the connection behind `depth` others of a chain.
+    #[inline]
+    fn prefetch_chain(&self, places: &Places, bucket: u32, depth: u32) {
+        let mut next = place_of(places, self.head(bucket));
+        for _ in 0..depth {
+            next = next.and_then(|(place, direction)| place_of(places, place.chain(direction)));
+        }
+        if let Some((place, _)) = next {
             place.prefetch_chains();
         }
     }

@@ -7,10 +7,9 @@ use lasthop_ct_packet::{CtTuple, Direction};
 
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
-use crate::index::{CHAIN_MAX, Index, Search};
+use crate::index::{CHAIN_MAX, Search};
 use crate::links::ListKind;
 use crate::place::Place;
-use crate::places::Places;
 use crate::real_table::RealTable;
 use crate::shard::{Count, Shard, ShardState, Shared};
 
@@ -221,7 +220,9 @@ impl<'a> Table<'a> {
         self.state.len += 1;
         self.state.wheel.add(links, index, entry.expires_ms);
         self.state.zones.get_mut(entry.zone).members.push(links, ListKind::Zone, index, 0);
-        self.settle(index, entry.in_port, entry.is_evictable);
+        if entry.is_evictable {
+            self.make_evictable(index, entry.in_port, true);
+        }
         self.follow_ports(index, true);
     }
 
@@ -313,16 +314,17 @@ impl<'a> Table<'a> {
     }
 
     /// Prefetches what the next evictions of a port read, each a step further than at the eviction before: its place, then the heads
-    /// of its chains, then their first connections. A flood of new connections evicts one for each.
+    /// of its chains, then their first and second connections. A flood of new connections evicts one for each.
     fn prefetch_victims(&self, mut next: Option<u32>) {
-        let steps: [fn(&Index, &Places, Place<'_>); 3] = [
-            Index::prefetch_firsts,
-            |index, _, place| index.prefetch_heads(place),
-            |_, _, place| place.prefetch(),
-        ];
-        for step in steps {
+        let (index, places) = (&self.shard.index, &self.shared.places);
+        for steps_left in 0..4 {
             let Some((number, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
-            step(&self.shard.index, &self.shared.places, place);
+            match steps_left {
+                0 => index.prefetch_chains(places, place, 1),
+                1 => index.prefetch_chains(places, place, 0),
+                2 => index.prefetch_heads(place),
+                _ => place.prefetch(),
+            }
             next = self.shared.links.get(number, ListKind::Evictable).behind.checked_sub(1);
         }
     }
@@ -361,9 +363,14 @@ impl<'a> Table<'a> {
     fn settle(&mut self, index: u32, port: u16, is_evictable: bool) {
         let links = &self.shared.links;
         let is_in = links.get(index, ListKind::Evictable).extra != 0;
-        if is_in == is_evictable {
-            return;
+        if is_in != is_evictable {
+            self.make_evictable(index, port, is_evictable);
         }
+    }
+
+    /// Does that for a connection that is not in the list, or in it.
+    fn make_evictable(&mut self, index: u32, port: u16, is_evictable: bool) {
+        let links = &self.shared.links;
         let is_moved = self.state.ports.change(port, |entry| {
             if is_evictable {
                 entry.evictable.push(links, ListKind::Evictable, index, 1);

@@ -157,11 +157,15 @@ impl TrackedBatch {
                 None => break,
                 Some(UnusualVerdict::Young(verdict)) => {
                     *word = first_word_of_usual(&verdict, common_of_usual(number));
-                    *whole = (words_of_usual(&verdict, number), verdict.translation);
+                    if WHOLE {
+                        *whole = (words_of_usual(&verdict, number), verdict.translation);
+                    }
                 }
                 Some(UnusualVerdict::Begins) => {
                     *word = first_word_of_beginning(usual.proto(), number);
-                    *whole = (words_of_beginning(*word, usual.ends4()), None);
+                    if WHOLE {
+                        *whole = (words_of_beginning(*word, usual.ends4()), None);
+                    }
                     return (count + 1, true);
                 }
             }
