@@ -306,16 +306,16 @@ impl<'a> Table<'a> {
             let Some(index) = next else { return false };
             next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
             if self.remove(index, End::Evicted) {
-                self.prefetch_victims(next);
+                self.prefetch_next(next, ListKind::Evictable);
                 return true;
             }
         }
         false
     }
 
-    /// Prefetches what the next evictions of a port read, each a step further than at the eviction before: its place, then the heads
+    /// Prefetches what the next removals from a list read, each a step further than at the removal before: its place, then the heads
     /// of its chains, then their first and second connections. A flood of new connections evicts one for each.
-    fn prefetch_victims(&self, mut next: Option<u32>) {
+    fn prefetch_next(&self, mut next: Option<u32>, kind: ListKind) {
         let (index, places) = (&self.shard.index, &self.shared.places);
         for steps_left in 0..4 {
             let Some((number, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
@@ -325,7 +325,7 @@ impl<'a> Table<'a> {
                 2 => index.prefetch_heads(place),
                 _ => place.prefetch(),
             }
-            next = self.shared.links.get(number, ListKind::Evictable).behind.checked_sub(1);
+            next = self.shared.links.get(number, kind).behind.checked_sub(1);
         }
     }
 
@@ -412,6 +412,10 @@ impl<'a> Table<'a> {
     /// Removes expired connections, in at most `steps` steps. Returns true once all due slots are done.
     pub(crate) fn sweep(&mut self, now_ms: u64, steps: &mut u32) -> bool {
         while let Some(index) = self.state.wheel.due(now_ms, steps) {
+            self.prefetch_next(
+                self.shared.links.get(index, ListKind::Wheel).behind.checked_sub(1),
+                ListKind::Wheel,
+            );
             let expires_ms = self.place(index).map_or(0, Place::expires_ms);
             if expires_ms > now_ms || !self.remove(index, End::Expired) {
                 self.state.wheel.put_off(&self.shared.links, index, expires_ms);
