@@ -397,7 +397,7 @@ impl<'a> Place<'a> {
         match progress {
             BeginningProgress::Udp(since_ms) => self.store(PROGRESS_AT, *since_ms),
             BeginningProgress::Tcp(words) => {
-                (0..TCP_WORDS).for_each(|at| self.store(PROGRESS_AT + at, words[at]));
+                words.iter().enumerate().for_each(|(at, word)| self.store(PROGRESS_AT + at, *word));
             }
         }
         self.store(COUNTS_AT, 1);
@@ -405,9 +405,9 @@ impl<'a> Place<'a> {
         self.store(COUNTS_AT + 2, 0);
         self.store(COUNTS_AT + 3, 0);
         self.store(HASHES_AT, u64::from(hashes[0]) | u64::from(hashes[1]) << 32);
-        for at in 0..TUPLE_WORDS {
-            self.store(TUPLES_AT + at, tuples[0][at]);
-            self.store(TUPLES_AT + TUPLE_WORDS + at, tuples[1][at]);
+        for (words, direction) in tuples.iter().zip(Direction::BOTH) {
+            let own = self.tuple_atomics(direction).iter();
+            own.zip(words).for_each(|(own, word)| own.store(*word, Ordering::Relaxed));
         }
         (MASTER_AT..PLACE_WORDS).for_each(|at| self.store(at, 0));
         vacant.end(self.version_word());
