@@ -112,7 +112,7 @@ fn first_packets(criterion: &mut Criterion) {
         }
         table
     };
-    for (name, connections) in [("small", 1000), ("grows", 150_000), ("evicts", 262_144)] {
+    for (name, connections) in [("small", 10_000), ("grows", 150_000), ("evicts", 262_144)] {
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|rounds| {
                 let (mut table, mut next) = (filled(connections), connections);
