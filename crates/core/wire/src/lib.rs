@@ -6,7 +6,7 @@
 //! bytes. [`tunnel`] reads and writes the headers of Geneve, VXLAN, GRE and ERSPAN. [`too_big`] makes ICMP answers to packets
 //! that are too long for their path. [`crc32c`] updates SCTP's checksum after a
 //! change. [`dhcp`] reads the addresses that DHCP servers give. [`check_partial`] checks the bounds of a sender's checksum offload. [`flow_hash`] selects a receive queue.
-//! [`mix`] is the arithmetic of keyed hashes.
+//! [`mix`] is the arithmetic of keyed hashes, and of numbers that look random.
 //!
 //! **Contract.** All functions are pure: no allocation, no clock, no state. No function panics on any frame, image or
 //! offload; [`Segmentation::write_header`] names the one condition on its caller's buffers. Loops over received bytes

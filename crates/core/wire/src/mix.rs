@@ -26,6 +26,27 @@ pub fn keyed_pair([k0, k1]: [u64; 2], a: u64, b: u64) -> u64 {
     mix_bits(folded_product(a.wrapping_add(k0), b.wrapping_add(k1)))
 }
 
+/// Numbers that look random (Marsaglia's xorshift, multiplied).
+#[derive(Clone, Debug)]
+pub struct Xorshift(u64);
+
+impl Xorshift {
+    /// The sequence of a seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed | 1)
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn draw(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(GOLDEN_RATIO)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -35,6 +56,16 @@ mod tests {
         assert_eq!(folded_product(3, 5), 15);
         assert_eq!(folded_product(1 << 63, 6), 3, "the high half alone");
         assert_eq!(folded_product(u64::MAX, u64::MAX), u64::MAX, "1 and 2^64 - 2");
+    }
+
+    #[test]
+    fn each_bit_of_a_drawn_number_is_set_half_of_the_time() {
+        let mut numbers = Xorshift::new(0);
+        let drawn: Vec<u64> = (0..4096).map(|_| numbers.draw()).collect();
+        for bit in 0..64 {
+            let set = drawn.iter().filter(|number| *number >> bit & 1 == 1).count();
+            assert!((1792..2304).contains(&set), "bit {bit} is set {set} times of 4096");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Sequence numbers after NAT has changed the length of a connection's data.
 
+use lasthop_ct_packet::Direction;
+
 use crate::tcp::is_before;
-use crate::tuple::Direction;
 
 /// The offsets of one direction's sequence numbers, before and behind the last change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

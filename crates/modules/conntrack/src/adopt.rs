@@ -7,12 +7,13 @@
 //! their number. A packet that finds an unchecked connection takes the lock and checks it first ([`Table::search`]).
 //! All others are checked in slices ([`Shared::adopt`]).
 
+use lasthop_ct_packet::{CtTuple, Direction};
+
 use crate::connection::Connection;
 use crate::kept::checked;
 use crate::place::Place;
 use crate::shard::Shared;
-use crate::table::Table;
-use crate::tuple::{CtTuple, Direction};
+use crate::table::{Entry, Table};
 
 impl Shared {
     /// Checks at most `steps` of the places that another process left. Returns true once all are checked.
@@ -85,7 +86,7 @@ impl Table<'_> {
             return false;
         }
         place.restore(connection, hashes);
-        self.list(index, connection);
+        self.list(index, &Entry::of(connection));
         shard.index.complete(&shared.places, index, 2 * self.state.len);
         true
     }

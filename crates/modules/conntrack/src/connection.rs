@@ -1,10 +1,10 @@
 //! One connection, as a value.
 
+use lasthop_ct_packet::{CtHelper, CtTuple, Direction};
+
 use crate::adjust::SequenceShifts;
-use crate::helper::CtHelper;
 use crate::sctp::Sctp;
 use crate::tcp::Tcp;
-use crate::tuple::{CtTuple, Direction};
 
 /// The identity of a connection. A removed connection's identity is not used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,19 +5,18 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
+use lasthop_ct_packet::{CtTuple, PacketImage};
 use lasthop_guestmem::Mapping;
 
 use crate::adoption::CtAdopted;
 use crate::bounds::{CtBounds, CtCounters, CtRefusal, SHARDS};
 use crate::memory::TableMemory;
-use crate::packet::PacketImage;
 use crate::policy::CtPolicy;
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
 use crate::shard::{Count, Shared};
 use crate::table::{End, Table};
 use crate::tracker::Tracking;
-use crate::tuple::CtTuple;
 use crate::usual::UsualZone;
 
 /// Places that one call of [`ConntrackTable::dump`] reads.

@@ -4,7 +4,7 @@
 //! tried once. The result is kept as a bitmap, which every insertion and removal updates. This takes as many
 //! connections as there are ports in use, so a sender cannot cause more work than its connections pay for.
 
-use crate::tuple::CtTuple;
+use lasthop_ct_packet::CtTuple;
 
 /// Crowded ranges with a bitmap at a time, 8 KiB each.
 const CROWDS_MAX: usize = 32;
@@ -130,20 +130,14 @@ impl CrowdedRanges {
         self.crowds.push(crowd);
     }
 
-    /// Marks a tuple's port as in use.
-    pub(crate) fn take(&mut self, tuple: &CtTuple) {
-        self.follow(tuple, true);
+    /// Whether no range is crowded, so that there is nothing to follow.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.crowds.is_empty()
     }
 
-    /// Marks a tuple's port as free.
-    pub(crate) fn give_back(&mut self, tuple: &CtTuple) {
-        self.follow(tuple, false);
-    }
-
-    fn follow(&mut self, tuple: &CtTuple, is_taken: bool) {
-        if self.crowds.is_empty() {
-            return;
-        }
+    /// Marks a tuple's port as in use, or as free.
+    pub(crate) fn follow(&mut self, tuple: &CtTuple, is_taken: bool) {
         // A connection whose packets leave with the inverse of this tuple needs it for replies, so this decides about
         // the inverse's port.
         let Some(translated) = tuple.inverse() else { return };

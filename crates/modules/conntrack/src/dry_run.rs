@@ -14,17 +14,17 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{CtTuple, Direction, PacketImage};
+
 use crate::bounds::{CtBounds, CtRefusal};
 use crate::connection::{Connection, CtId};
 use crate::conntrack_table::ConntrackTable;
 use crate::expect::Expectation;
-use crate::packet::PacketImage;
 use crate::real_table::{Copied, RealTable};
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
-use crate::table::Table;
+use crate::table::{Entry, Table};
 use crate::tracker::Tracking;
-use crate::tuple::{CtTuple, Direction};
 
 /// Connections of the small table: those that one packet meets in all its passes, and those that it commits.
 const CONNECTIONS_MAX: u32 = 256;
@@ -149,7 +149,7 @@ impl Table<'_> {
             return None;
         };
         self.place(index)?.enter(&connection, hashes);
-        self.list(index, &connection);
+        self.list(index, &Entry::of(&connection));
         self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
         let own = self.id(index)?;
         beneath.copied.borrow_mut().push(Copied { real, own, zone: connection.zone() });

@@ -12,14 +12,13 @@
 //!
 //! Commits, ends, helpers, ICMP errors and changes of marks take the shard's lock ([`crate::tracker`]).
 
+use lasthop_ct_packet::{CtTuple, Direction, Editor, NotInImage, PacketImage, is_icmp_error};
 use lasthop_flow::ct_state::{DST_NAT, INVALID, NEW, SRC_NAT, TRACKED};
 use lasthop_wire::headers::PROTO_ICMPV6;
 
 use crate::bounds::CtRefusal;
 use crate::connection::{self, CtId, DYING, SEQUENCE_ADJUSTED, is_evictable};
-use crate::edit::{Editor, NotInImage};
 use crate::index::{Found, Search};
-use crate::packet::PacketImage;
 use crate::place::{Moving, Place};
 use crate::progress::{Advance, first, is_well_formed, step};
 use crate::request::{
@@ -27,7 +26,6 @@ use crate::request::{
     passage,
 };
 use crate::shard::{Count, Shared};
-use crate::tuple::{CtTuple, Direction, is_icmp_error};
 
 /// Retries of a packet whose connection another worker changed meanwhile.
 const TRIES_MAX: u32 = 16;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use lasthop_ct_packet::{CtTuple, Direction};
+
 use crate::connection::CtId;
-use crate::tuple::{CtTuple, Direction};
 
 /// Largest number of expectations; they take 400 KiB.
 const EXPECTATIONS_MAX: usize = 4096;

@@ -2,9 +2,8 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-use lasthop_wire::mix::{GOLDEN_RATIO, folded_product, keyed_pair};
-
-use crate::tuple::{CtTuple, IS_IPV6, TUPLE_WORDS};
+use lasthop_ct_packet::{CtTuple, IS_IPV6, TUPLE_WORDS};
+use lasthop_wire::mix::{folded_product, keyed_pair};
 
 /// Words of a key.
 pub(crate) const KEY_WORDS: usize = TUPLE_WORDS + 1;
@@ -65,29 +64,12 @@ pub(crate) fn of_two_words(pair: [u64; 2], addresses: u64, last: u64) -> u32 {
     keyed_pair(pair, addresses, last) as u32
 }
 
-/// Numbers that look random (Marsaglia's xorshift).
-#[derive(Debug)]
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new() -> Self {
-        Self(RandomState::new().hash_one(0) | 1)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(GOLDEN_RATIO)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::net::IpAddr;
 
     use super::*;
-    use crate::tuple::IpBytes;
+    use lasthop_ct_packet::IpBytes;
 
     #[test]
     fn tuples_that_differ_in_one_field_spread_and_the_key_counts() {

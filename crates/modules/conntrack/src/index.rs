@@ -10,6 +10,14 @@
 //! So an insertion moves no more than the two or three connections of one bucket. The hash has a secret key; chains are
 //! short on average, and bounded.
 //!
+//! ```text
+//!   link      place : 23, direction : 1, marks of the chain from here on : 8 (none: the end)
+//! ```
+//!
+//! **Marks.** Three bits of a hash select one of eight marks. A link has the marks of its connection and of all behind it, so most
+//! searches for an absent tuple end at the head, without touching a connection. A link may have a mark too many, after a kill for
+//! example; that costs a step.
+//!
 //! **Searching.** A removed connection leaves its chain before its place is used again, but a search may still be
 //! reading it. So each step checks that the place holds the same connection as before, and that it belongs to the
 //! bucket. A search without a result checks that no bucket was split meanwhile. Otherwise the search begins again. A
@@ -22,12 +30,13 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use arrayvec::ArrayVec;
+use lasthop_ct_packet::{Direction, TUPLE_WORDS};
 use lasthop_guestmem::Words;
 use lasthop_sync::{Version, prefetch};
 
+use crate::links::PLACES_MAX;
 use crate::place::Place;
 use crate::places::{Places, Rows};
-use crate::tuple::{Direction, TUPLE_WORDS};
 
 /// Initial number of buckets: 1 KiB.
 const BUCKETS_MIN: u32 = 256;
@@ -35,6 +44,14 @@ const BUCKETS_MIN: u32 = 256;
 pub(crate) const CHAIN_MAX: usize = 64;
 /// Disturbed searches before the caller takes the lock.
 const SEARCHES_MAX: u32 = 8;
+
+/// Lowest bits of a link: the marks.
+const MARKS: u32 = 8;
+const MARKS_MASK: u32 = (1 << MARKS) - 1;
+const _: () = assert!(2 * PLACES_MAX <= 1 << (u32::BITS - MARKS));
+/// Connections of a chain from which on a commit is refused. Where a mark is missing they are not counted, which happens once for
+/// each mark; one commit adds two.
+const CHAIN_FULL: usize = CHAIN_MAX - MARKS as usize - 2;
 
 /// Words of notes for the next process.
 pub(crate) const INDEX_WORDS: usize = 4;
@@ -68,6 +85,9 @@ pub(crate) struct Found {
     pub(crate) version: Version,
 }
 
+/// Connections in a row, each with the link to it.
+type Chain<'a> = ArrayVec<(u32, Place<'a>, Direction), CHAIN_MAX>;
+
 /// The outcome of a search without a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Search {
@@ -77,17 +97,40 @@ pub(crate) enum Search {
     Unsure,
 }
 
-/// A link in a chain: index and direction of a connection, plus one.
 #[inline]
-fn reference(index: u32, direction: Direction) -> u32 {
-    (index << 1 | direction as u32) + 1
+fn named(link: u32) -> Option<(u32, Direction)> {
+    (link & MARKS_MASK != 0).then(|| name(link))
 }
 
+/// The connection that a link with marks names.
+#[inline(always)]
+fn name(link: u32) -> (u32, Direction) {
+    let direction = if link >> MARKS & 1 == 0 { Direction::Original } else { Direction::Reply };
+    (link >> (MARKS + 1), direction)
+}
+
+/// The connection of a link, and its direction.
+fn place_of(places: &Places, link: u32) -> Option<(Place<'_>, Direction)> {
+    let (index, direction) = named(link)?;
+    Some((places.get(index)?, direction))
+}
+
+/// Number of the mark of a hash: its upper bits. The lower ones select the bucket.
+#[inline(always)]
+fn mark_of(hash: u32) -> u32 {
+    hash >> (u32::BITS - MARKS.ilog2())
+}
+
+/// Whether a chain may have a connection with this hash from a link on.
+#[inline(always)]
+fn may_have(link: u32, hash: u32) -> bool {
+    link >> mark_of(hash) & 1 != 0
+}
+
+/// The link to a connection with this hash, which has the link `behind`.
 #[inline]
-fn named(reference: u32) -> Option<(u32, Direction)> {
-    let number = reference.checked_sub(1)?;
-    let direction = if number & 1 == 0 { Direction::Original } else { Direction::Reply };
-    Some((number >> 1, direction))
+fn link_to((index, direction): (u32, Direction), hash: u32, behind: u32) -> u32 {
+    (index << 1 | direction as u32) << MARKS | 1 << mark_of(hash) | behind & MARKS_MASK
 }
 
 /// The buckets of a shard in the shape that they have at one time. Meanwhile a bucket may be split: some connections are
@@ -113,30 +156,21 @@ impl Buckets<'_> {
         }
     }
 
-    /// Prefetches the first connection of a hash's chain, whose head should be in the cache.
+    /// Prefetches the first connection of a hash's chain, whose head should be in the cache, unless none has the hash.
     #[inline(always)]
     pub(crate) fn prefetch_first(self, places: Rows<'_>, hash: u32) {
-        let first = named(head_of(self.heads, self.shape.bucket_of(hash)));
-        if let Some(place) = first.and_then(|(index, _)| places.get(index)) {
+        let first = head_of(self.heads, self.shape.bucket_of(hash));
+        if may_have(first, hash)
+            && let Some(place) = places.get(name(first).0)
+        {
             place.prefetch();
         }
     }
 
-    /// Finds the connection with this IPv4 tuple, and the version that was published last. `None` if a single attempt
-    /// does not find it.
+    /// Finds the connection with this hash for which `has_tuple` is true, and the version that was published last. `None` if a single
+    /// attempt does not find it.
     ///
     /// A connection that has the tuple is the right one, no matter how the chain led to it. So no step is checked.
-    #[inline(always)]
-    pub(crate) fn find4<'p>(
-        self,
-        places: Rows<'p>,
-        hash: u32,
-        tuple: [u64; 3],
-    ) -> Option<(Place<'p>, Direction, Version)> {
-        self.find_by(places, hash, move |place, direction| place.has_tuple4(direction, tuple))
-    }
-
-    /// The same for the tuple that `has_tuple` looks for.
     #[inline(always)]
     pub(crate) fn find_by<'p>(
         self,
@@ -146,9 +180,9 @@ impl Buckets<'_> {
     ) -> Option<(Place<'p>, Direction, Version)> {
         // Most chains have one connection.
         let first = head_of(self.heads, self.shape.bucket_of(hash));
-        match step(places, first, &has_tuple)? {
+        match step(places, first, hash, &has_tuple)? {
             Step::Found(place, direction, version) => Some((place, direction, version)),
-            Step::Next(next) => search_behind(places, next, has_tuple),
+            Step::Next(next) => search_behind(places, (next, hash), has_tuple),
         }
     }
 }
@@ -164,9 +198,13 @@ enum Step<'a> {
 fn step<'p>(
     places: Rows<'p>,
     link: u32,
+    hash: u32,
     has_tuple: impl Fn(Place<'p>, Direction) -> bool,
 ) -> Option<Step<'p>> {
-    let (index, direction) = named(link)?;
+    if !may_have(link, hash) {
+        return None;
+    }
+    let (index, direction) = name(link);
     let place = places.get(index)?;
     let version = place.version();
     if version.is_live() && has_tuple(place, direction) {
@@ -178,11 +216,11 @@ fn step<'p>(
 #[inline(never)]
 fn search_behind<'p>(
     places: Rows<'p>,
-    mut next: u32,
+    (mut next, hash): (u32, u32),
     has_tuple: impl Fn(Place<'p>, Direction) -> bool,
 ) -> Option<(Place<'p>, Direction, Version)> {
     for _ in 1..CHAIN_MAX {
-        match step(places, next, &has_tuple)? {
+        match step(places, next, hash, &has_tuple)? {
             Step::Found(place, direction, version) => return Some((place, direction, version)),
             Step::Next(behind) => next = behind,
         }
@@ -274,12 +312,12 @@ impl Index {
         self.notes.publish(at, word);
     }
 
-    fn set_head(&self, bucket: u32, reference: u32) {
+    fn set_head(&self, bucket: u32, link: u32) {
         may_be_killed();
         let Some(word) = self.heads.atomics().get(bucket as usize / 2) else { return };
         let shift = 32 * (bucket & 1);
         let others = word.load(Ordering::Relaxed) & !(0xffff_ffff << shift);
-        word.store(others | u64::from(reference) << shift, Ordering::Release);
+        word.store(others | u64::from(link) << shift, Ordering::Release);
     }
 
     /// Finds the connection with a tuple of this hash and these words.
@@ -314,7 +352,10 @@ impl Index {
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
         for _ in 0..CHAIN_MAX {
-            let Some((index, direction)) = named(next) else { return Search::Absent };
+            if !may_have(next, hash) {
+                return Search::Absent;
+            }
+            let (index, direction) = name(next);
             let Some(place) = places.get(index) else { return Search::Unsure };
             let (version, this) = (place.version(), place.hash(direction));
             if this == hash && has_tuple(place, direction) && version.is_live() {
@@ -334,7 +375,10 @@ impl Index {
         let (rows, shape) = (places.rows(), self.shape());
         let bucket = shape.bucket_of(hash);
         let mut next = self.head(bucket);
-        for _ in 0..CHAIN_MAX - 2 {
+        if is_new && !may_have(next, hash) {
+            return !self.heads.atomics().is_empty();
+        }
+        for _ in 0..CHAIN_FULL {
             let Some((index, direction)) = named(next) else { return !self.heads.atomics().is_empty() };
             // One cache line of each connection is enough.
             let Some(place) = rows.get(index) else { return false };
@@ -347,20 +391,38 @@ impl Index {
         false
     }
 
-    /// Prefetches the first connection of a chain that will be split soon.
+    /// Prefetches the first two connections of chains that will be split soon.
     fn prefetch_split(&self, places: &Places) {
         /// Splits until then; an insertion does up to two.
         const AHEAD: u32 = 4;
-        let first = named(self.head(self.shape().split + AHEAD));
-        if let Some(place) = first.and_then(|(index, _)| places.get(index)) {
-            place.prefetch_chains();
-        }
+        let split = self.shape().split;
+        self.prefetch_chain(places, split + 2 * AHEAD, 0);
+        self.prefetch_chain(places, split + AHEAD, 1);
     }
 
     /// Prefetches the heads of a connection's chains.
     pub(crate) fn prefetch_heads(&self, place: Place<'_>) {
         let buckets = self.buckets();
         Direction::BOTH.into_iter().for_each(|direction| buckets.prefetch_head(place.hash(direction)));
+    }
+
+    /// Prefetches a connection's chains at a depth; what is before should be in the cache.
+    pub(crate) fn prefetch_chains(&self, places: &Places, place: Place<'_>, depth: u32) {
+        for direction in Direction::BOTH {
+            self.prefetch_chain(places, self.shape().bucket_of(place.hash(direction)), depth);
+        }
+    }
+
+    /// Prefetches the links of the connection behind `depth` others of a chain.
+    #[inline]
+    fn prefetch_chain(&self, places: &Places, bucket: u32, depth: u32) {
+        let mut next = place_of(places, self.head(bucket));
+        for _ in 0..depth {
+            next = next.and_then(|(place, direction)| place_of(places, place.chain(direction)));
+        }
+        if let Some((place, _)) = next {
+            place.prefetch_chains();
+        }
     }
 
     /// Inserts both directions of a connection. This and all methods below require the shard's lock. `tuples`: number
@@ -375,8 +437,14 @@ impl Index {
 
     fn link(&self, place: Place<'_>, index: u32, direction: Direction) {
         let bucket = self.shape().bucket_of(place.hash(direction));
-        set_chain(place, direction, self.head(bucket));
-        self.set_head(bucket, reference(index, direction));
+        self.put_first(bucket, place, (index, direction));
+    }
+
+    /// Puts a connection at the front of a chain.
+    fn put_first(&self, bucket: u32, place: Place<'_>, (index, direction): (u32, Direction)) {
+        let behind = self.head(bucket);
+        set_chain(place, direction, behind);
+        self.set_head(bucket, link_to((index, direction), place.hash(direction), behind));
     }
 
     /// Inserts those directions of a connection that are in no chain, as after a killed process.
@@ -395,39 +463,45 @@ impl Index {
         let hash = places.get(index).map_or(0, |place| place.hash(direction));
         let mut next = self.head(self.shape().bucket_of(hash));
         for _ in 0..CHAIN_MAX {
-            if next == reference(index, direction) {
+            let Some((other, of)) = named(next) else { return false };
+            if (other, of) == (index, direction) {
                 return true;
             }
-            let Some((other, direction)) = named(next) else { return false };
-            next = places.get(other).map_or(0, |place| place.chain(direction));
+            next = places.get(other).map_or(0, |place| place.chain(of));
         }
         false
     }
 
-    /// Cuts a hash's chain where it leads to a connection of another bucket or shard, to no connection, or back: only a
-    /// compromised process leaves such a chain.
+    /// Cuts a hash's chain where it leads to a connection of another bucket or shard, to no connection, or back, and sets its marks: only
+    /// a compromised process leaves such a chain.
     pub(crate) fn mend(&self, places: &Places, hash: u32, is_of_shard: impl Fn(Place<'_>) -> bool) {
         let shape = self.shape();
         let bucket = shape.bucket_of(hash);
-        let mut seen: ArrayVec<u32, CHAIN_MAX> = ArrayVec::new();
-        let mut last: Option<(Place<'_>, Direction)> = None;
-        loop {
-            let next = last.map_or_else(|| self.head(bucket), |(place, direction)| place.chain(direction));
-            if next == 0 {
-                return;
+        let mut good = Chain::new();
+        let mut next = self.head(bucket);
+        while let Some((place, direction)) = place_of(places, next) {
+            let is_here = shape.bucket_of(place.hash(direction)) == bucket && place.version().is_live();
+            let is_new = good.iter().all(|(link, ..)| name(*link) != name(next));
+            if good.is_full() || !is_new || !is_here || !is_of_shard(place) {
+                break;
             }
-            let this = named(next).and_then(|(index, direction)| Some((places.get(index)?, direction)));
-            let is_here = |place: Place<'_>, direction| {
-                let is_of_bucket = shape.bucket_of(place.hash(direction)) == bucket;
-                is_of_bucket && place.version().is_live() && is_of_shard(place)
-            };
-            let is_new = !seen.is_full() && !seen.contains(&next);
-            last = match (this.filter(|(place, direction)| is_new && is_here(*place, *direction)), last) {
-                (Some(good), _) => Some(good),
-                (None, Some((place, direction))) => return set_chain(place, direction, 0),
-                (None, None) => return self.set_head(bucket, 0),
-            };
-            seen.push(next);
+            good.push((next, place, direction));
+            next = place.chain(direction);
+        }
+        self.relink(bucket, good, 0);
+    }
+
+    /// Ends the first connections of a chain with the link `behind`, from the last one to the head, and gives them the marks of the rest.
+    fn relink(&self, bucket: u32, chain: Chain<'_>, behind: u32) {
+        let mut rest = behind;
+        for (link, place, direction) in chain.into_iter().rev() {
+            if place.chain(direction) != rest {
+                set_chain(place, direction, rest);
+            }
+            rest = link_to(name(link), place.hash(direction), rest);
+        }
+        if self.head(bucket) != rest {
+            self.set_head(bucket, rest);
         }
     }
 
@@ -445,24 +519,22 @@ impl Index {
         let Some(place) = places.get(index) else { return };
         for direction in [Direction::Original, Direction::Reply] {
             let bucket = self.shape().bucket_of(place.hash(direction));
-            self.unlink(places, bucket, reference(index, direction), place.chain(direction));
+            self.unlink(places, bucket, ((index, direction), place.chain(direction)));
         }
     }
 
-    fn unlink(&self, places: &Places, bucket: u32, this: u32, behind: u32) {
+    /// Takes the connection `this`, which has the link `behind`, out of a chain. The links before it get the marks that are left.
+    fn unlink(&self, places: &Places, bucket: u32, (this, behind): ((u32, Direction), u32)) {
+        let mut before = Chain::new();
         let mut next = self.head(bucket);
-        if next == this {
-            self.set_head(bucket, behind);
-            return;
-        }
-        for _ in 0..CHAIN_MAX {
-            let Some((other, direction)) = named(next) else { return };
-            let Some(place) = places.get(other) else { return };
-            next = place.chain(direction);
-            if next == this {
-                set_chain(place, direction, behind);
+        while let Some((place, direction)) = place_of(places, next) {
+            if name(next) == this {
+                return self.relink(bucket, before, behind);
+            }
+            if before.try_push((next, place, direction)).is_err() {
                 return;
             }
+            next = place.chain(direction);
         }
     }
 
@@ -498,8 +570,7 @@ impl Index {
         let (from, to) = (before.split, before.size + before.split);
         let after = Shape { split: from + 1, ..before };
         let own = |next: u64| {
-            let (index, direction) = named(next as u32)?;
-            let place = places.get(index)?;
+            let (place, direction) = place_of(places, next as u32)?;
             let bucket = after.bucket_of(place.hash(direction));
             (bucket == from || bucket == to).then_some((place, direction, bucket))
         };
@@ -510,19 +581,17 @@ impl Index {
             self.note(SPLIT_AT, u64::from(from) << 2 | SHARED_OUT);
         }
         let (moved, rest) = (self.notes.read(MOVED_AT), self.notes.read(REST_AT));
-        if let Some((place, direction, bucket)) = own(moved).filter(|_| moved != rest)
-            && self.head(bucket) != moved as u32
+        if let Some((place, _, bucket)) = own(moved).filter(|_| moved != rest)
+            && named(self.head(bucket)) != named(moved as u32)
         {
-            set_chain(place, direction, self.head(bucket));
-            self.set_head(bucket, moved as u32);
+            self.put_first(bucket, place, name(moved as u32));
         }
         for _ in 0..CHAIN_MAX {
             let this = self.notes.read(REST_AT);
             let Some((place, direction, bucket)) = own(this) else { break };
             self.note(MOVED_AT, this);
             self.note(REST_AT, place.chain(direction).into());
-            set_chain(place, direction, self.head(bucket));
-            self.set_head(bucket, this as u32);
+            self.put_first(bucket, place, name(this as u32));
         }
         let is_doubled = after.split == after.size;
         let after = if is_doubled { Shape { size: 2 * after.size, split: 0 } } else { after };

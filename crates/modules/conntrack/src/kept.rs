@@ -1,10 +1,11 @@
 //! A connection that another process left, checked before anything is believed of it.
 
+use lasthop_ct_packet::CtTuple;
+
 use crate::connection::{self, Connection, Progress};
 use crate::place::Place;
 use crate::request::original_of;
 use crate::shard::Shared;
-use crate::tuple::CtTuple;
 
 /// A timeout can be no longer, in milliseconds: 32 bits of seconds.
 const TIMEOUT_MS_MAX: u64 = 1000 * (u32::MAX as u64);

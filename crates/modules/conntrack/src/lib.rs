@@ -71,18 +71,15 @@ mod connection;
 mod conntrack_table;
 mod crowded_ranges;
 mod dry_run;
-mod edit;
 mod established;
 mod eviction;
 mod expect;
 mod hash;
-mod helper;
 mod index;
 mod kept;
 mod links;
 mod memory;
 mod nat;
-mod packet;
 mod place;
 mod places;
 mod policy;
@@ -96,7 +93,6 @@ mod table;
 mod tcp;
 mod touched;
 mod tracker;
-mod tuple;
 mod usual;
 mod wheel;
 
@@ -105,16 +101,16 @@ pub use bounds::{CT_BATCH_MAX, CtBounds, CtCounters, CtRefusal};
 pub use connection::CtId;
 pub use conntrack_table::ConntrackTable;
 pub use dry_run::{CtDryRun, CtTrial};
-pub use edit::{CtPatch, CtRewrites, CtSplice};
-pub use helper::{CtHelper, HELPER_IMAGE_BYTES};
-pub use packet::{ChecksumState, PacketImage};
+pub use lasthop_ct_packet::{
+    ChecksumState, CtHelper, CtPatch, CtRewrites, CtSplice, CtTuple, Direction, HELPER_IMAGE_BYTES, IpBytes,
+    PacketImage,
+};
 pub use policy::{CtPolicy, POLICIES_MAX};
 pub use record::{CtProtocol, CtRecord};
 pub use request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 pub use sctp::SctpState;
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
-pub use tuple::{CtTuple, Direction, IpBytes};
 pub use usual::{
-    BEGINNING_STATE, USUAL_STATE, UsualEnds, UsualPacket, UsualPacket4, UsualPacket6, UsualVerdict,
-    UsualZone, WINDOW4_BYTES, WINDOW6_BYTES,
+    BEGINNING_STATE, USUAL_STATE, UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4, UsualPacket6,
+    UsualVerdict, UsualZone, WINDOW4_BYTES, WINDOW6_BYTES,
 };

@@ -16,8 +16,8 @@ const PENDING_AT: usize = 3;
 /// Bits of a link: a place's index plus one.
 const NUMBER_BITS: u32 = 27;
 const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
-/// Largest number of places that links can name.
-pub(crate) const PLACES_MAX: u32 = 1 << (NUMBER_BITS - 1);
+/// Largest number of places, as many as the index can name.
+pub(crate) const PLACES_MAX: u32 = 1 << 23;
 
 /// The lists that a connection is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use crate::place::PLACE_WORDS;
 use crate::places::{Places, USED_AT};
 
 /// The layout of this memory and of a place, and the meaning of their words. A change needs another number.
-const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns4");
+const LAYOUT: u64 = u64::from_ne_bytes(*b"lhconns5");
 const HEADER_WORDS: usize = 512;
 const LAYOUT_AT: usize = 0;
 const KEY_AT: usize = 2;

@@ -9,12 +9,12 @@
 
 use std::net::IpAddr;
 
+use lasthop_ct_packet::{CtTuple, IpBytes};
 use lasthop_flow::{Nat, NatSource};
 
 use crate::connection::{DST_NAT, SRC_NAT};
 use crate::crowded_ranges::{PortBits, PortSide};
 use crate::table::Table;
-use crate::tuple::{CtTuple, IpBytes};
 
 /// Addresses of a range that are tried for one packet: the first one by hash, the others at random.
 const ADDRESSES_TRIED_MAX: u32 = 8;
@@ -198,7 +198,7 @@ impl Selection<'_, '_> {
     /// A free port of a range, if there is one.
     fn free_port(&mut self, tuple: &CtTuple, side: PortSide, ports: PortRange, nat: &Nat) -> Option<CtTuple> {
         let mut start =
-            if nat.is_hashed { self.number(tuple, nat, 0) } else { self.table.state.random.next() };
+            if nat.is_hashed { self.number(tuple, nat, 0) } else { self.table.state.random.draw() };
         let range = (ports.first, ports.last);
         if let Ok(found) = self.table.state.crowds.free_port(tuple, side, range, ports.at(start)) {
             return found.map(|port| side.with(tuple, port)).filter(|found| self.is_free(found));
@@ -215,7 +215,7 @@ impl Selection<'_, '_> {
                 return None;
             }
             tries /= 2;
-            start = self.table.state.random.next();
+            start = self.table.state.random.draw();
         }
         self.crowd(tuple, side, range);
         let found = self.table.state.crowds.free_port(tuple, side, range, ports.at(start)).ok().flatten()?;
@@ -234,7 +234,7 @@ impl Selection<'_, '_> {
     /// The number that selects an address from the range.
     fn number(&mut self, tuple: &CtTuple, nat: &Nat, attempt: u32) -> u64 {
         if attempt > 0 {
-            return self.table.state.random.next();
+            return self.table.state.random.draw();
         }
         let [src, dst, src_low, dst_low, ports] = tuple.words();
         let mut number = self.table.shared.key.of_words(src, src_low);

@@ -16,14 +16,13 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use lasthop_ct_packet::{CtHelper, CtTuple, Direction, TUPLE_WORDS};
 use lasthop_sync::{Version, prefetch};
 
 use crate::adjust::SequenceShifts;
 use crate::connection::{Connection, CtId, Progress};
-use crate::helper::CtHelper;
 use crate::sctp::Sctp;
 use crate::tcp::{TCP_WORDS, Tcp};
-use crate::tuple::{CtTuple, Direction, TUPLE_WORDS};
 use lasthop_wire::headers::{PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
 /// Words of a connection.
@@ -57,6 +56,29 @@ pub(crate) struct Moving {
     in_port: u16,
     pub(crate) expires_ms: u64,
     pub(crate) progress: Progress,
+}
+
+/// A connection that begins: those of its words that are not zero.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) tuples: [[u64; TUPLE_WORDS]; 2],
+    pub(crate) hashes: [u32; 2],
+    /// See [`status_word`].
+    pub(crate) status: u64,
+    pub(crate) expires_ms: u64,
+    pub(crate) mark: u32,
+    pub(crate) labels: [u64; 2],
+    /// Of its first packet.
+    pub(crate) bytes: u32,
+    pub(crate) progress: BeginningProgress,
+}
+
+/// The protocol's state of a connection that begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum BeginningProgress {
+    Tcp([u64; TCP_WORDS]),
+    /// The start, in milliseconds.
+    Udp(u64),
 }
 
 /// The words of a connection.
@@ -268,6 +290,11 @@ impl<'a> Place<'a> {
     }
 
     #[inline(always)]
+    pub(crate) fn put_status_word(self, word: u64) {
+        self.store(STATUS_AT, word);
+    }
+
+    #[inline(always)]
     pub(crate) fn put_expires_ms(self, expires_ms: u64) {
         self.store(EXPIRES_AT, expires_ms);
     }
@@ -356,6 +383,36 @@ impl<'a> Place<'a> {
         vacant.end(self.version_word());
     }
 
+    /// Enters a connection that begins; as [`Self::enter`] would.
+    #[inline]
+    pub(crate) fn begin(self, beginning: &Beginning) {
+        let vacant = self.version();
+        self.0[CHAIN_AT].store(0, Ordering::Relaxed);
+        let Beginning { tuples, hashes, status, expires_ms, mark, labels, bytes, progress } = beginning;
+        self.store(STATUS_AT, *status);
+        self.store(EXPIRES_AT, *expires_ms);
+        self.store(MARK_AT, u64::from(*mark));
+        self.store(LABELS_AT, labels[0]);
+        self.store(LABELS_AT + 1, labels[1]);
+        match progress {
+            BeginningProgress::Udp(since_ms) => self.store(PROGRESS_AT, *since_ms),
+            BeginningProgress::Tcp(words) => {
+                words.iter().enumerate().for_each(|(at, word)| self.store(PROGRESS_AT + at, *word));
+            }
+        }
+        self.store(COUNTS_AT, 1);
+        self.store(COUNTS_AT + 1, u64::from(*bytes));
+        self.store(COUNTS_AT + 2, 0);
+        self.store(COUNTS_AT + 3, 0);
+        self.store(HASHES_AT, u64::from(hashes[0]) | u64::from(hashes[1]) << 32);
+        for (words, direction) in tuples.iter().zip(Direction::BOTH) {
+            let own = self.tuple_atomics(direction).iter();
+            own.zip(words).for_each(|(own, word)| own.store(*word, Ordering::Relaxed));
+        }
+        (MASTER_AT..PLACE_WORDS).for_each(|at| self.store(at, 0));
+        vacant.end(self.version_word());
+    }
+
     /// Rewrites a connection that another process left, under the same identity. Searches may meanwhile follow its
     /// chains, but do nothing else.
     pub(crate) fn restore(self, connection: &Connection, hashes: [u32; 2]) {
@@ -419,8 +476,9 @@ impl Moving {
     }
 }
 
+/// The word of status, port, policy and helper.
 #[inline]
-fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) -> u64 {
+pub(crate) fn status_word(status: u16, in_port: u16, policy: u8, helper: Option<CtHelper>) -> u64 {
     u64::from(status)
         | u64::from(in_port) << 16
         | u64::from(policy) << 32

@@ -1,14 +1,13 @@
 //! The effect of a packet on its connection, by protocol.
 
+use lasthop_ct_packet::{CtTuple, Direction, PacketImage, is_icmp_request};
 use lasthop_wire::headers::{PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP};
 
 use crate::connection::{ASSURED, DYING, Progress, SEEN_REPLY};
-use crate::packet::PacketImage;
 use crate::place::Moving;
 use crate::policy::PolicyRef;
 use crate::sctp::{Sctp, SctpOutcome};
 use crate::tcp::{Context, Outcome, Segment, Tcp, TcpTimeout};
-use crate::tuple::{CtTuple, Direction, is_icmp_request};
 
 /// Age at which a UDP connection with replies is a stream, in milliseconds.
 pub(crate) const UDP_STREAM_MS: u64 = 2000;

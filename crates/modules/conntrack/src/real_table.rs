@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::CtTuple;
+
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId};
 use crate::index::{Found, Search};
 use crate::kept::checked;
 use crate::shard::Shared;
-use crate::tuple::CtTuple;
 
 /// Reads of a connection that workers are changing, before it counts as absent.
 const READS_MAX: u32 = 64;

@@ -1,12 +1,12 @@
 //! Connections as reports show them.
 
+use lasthop_ct_packet::{CtHelper, CtTuple, Direction};
+
 use crate::connection::{self, Connection, CtId, Progress};
-use crate::helper::CtHelper;
 use crate::places::Places;
 use crate::request::original_of;
 use crate::sctp::SctpState;
 use crate::tcp::TcpState;
-use crate::tuple::{CtTuple, Direction};
 
 /// The state of a connection's protocol, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

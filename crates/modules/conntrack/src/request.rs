@@ -1,15 +1,13 @@
 //! Requests to connection tracking, its verdicts, and the `ct_*` fields that a packet gets from its connection.
 
+use lasthop_ct_packet::{CtHelper, CtRewrites, CtTuple, Direction};
 use lasthop_flow::ct_state::{DST_NAT, ESTABLISHED, INVALID, NEW, RELATED, REPLY, SRC_NAT, TRACKED};
 use lasthop_flow::{Masked, Nat};
 
 use crate::bounds::CtRefusal;
 use crate::connection::{self, Connection, CtId, SEEN_REPLY};
-use crate::edit::CtRewrites;
-use crate::helper::CtHelper;
 use crate::place::Place;
 use crate::places::Places;
-use crate::tuple::{CtTuple, Direction};
 
 /// Whether a packet's connection is entered into the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! SCTP: states by chunk types, and verification tags (RFC 9260, 8.5), as Linux's nf_conntrack has them.
 
-use crate::packet::PacketImage;
-use crate::tuple::Direction;
+use lasthop_ct_packet::{Direction, PacketImage};
 
 /// Bytes of the common header and of a chunk's header.
 const HEADER_BYTES: usize = 12;

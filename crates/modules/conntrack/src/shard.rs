@@ -1,17 +1,19 @@
 //! The shards of a table. Each has the connections of some zones, one writer at a time, and any number of readers.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use lasthop_sync::{Marked, MarkedStack};
+use lasthop_wire::mix::Xorshift;
 
 use crate::adoption::Adoption;
 use crate::bounds::{CtBounds, CtRefusal, SHARDS};
 use crate::crowded_ranges::CrowdedRanges;
 use crate::eviction::{ByNumber, Ports, ZoneConnections};
 use crate::expect::Expectations;
-use crate::hash::{HashKey, Random};
+use crate::hash::HashKey;
 use crate::index::Index;
 use crate::links::{Links, PLACES_MAX};
 use crate::memory::TableMemory;
@@ -48,7 +50,7 @@ pub(crate) struct ShardState {
     pub(crate) ports: Ports,
     pub(crate) crowds: CrowdedRanges,
     pub(crate) expectations: Expectations,
-    pub(crate) random: Random,
+    pub(crate) random: Xorshift,
     pub(crate) vacant: Vacant,
     pub(crate) len: u32,
     /// Changed connections that were taken from the stack and not followed up yet.
@@ -168,7 +170,7 @@ impl Shard {
             ports: Ports::new(),
             crowds: CrowdedRanges::default(),
             expectations: Expectations::default(),
-            random: Random::new(),
+            random: Xorshift::new(RandomState::new().hash_one(0)),
             vacant: Vacant::default(),
             len: 0,
             changes: Marked::default(),

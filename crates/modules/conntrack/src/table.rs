@@ -3,6 +3,8 @@
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{CtTuple, Direction};
+
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Search};
@@ -10,7 +12,6 @@ use crate::links::ListKind;
 use crate::place::Place;
 use crate::real_table::RealTable;
 use crate::shard::{Count, Shard, ShardState, Shared};
-use crate::tuple::{CtTuple, Direction};
 
 /// The reason why a connection is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,26 @@ pub(crate) enum End {
     Expired,
     Evicted,
     Deleted,
+}
+
+/// Facts by which a connection enters the lists.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) in_port: u16,
+    pub(crate) zone: u16,
+    pub(crate) expires_ms: u64,
+    pub(crate) is_evictable: bool,
+}
+
+impl Entry {
+    pub(crate) fn of(connection: &Connection) -> Self {
+        Self {
+            in_port: connection.in_port,
+            zone: connection.zone(),
+            expires_ms: connection.expires_ms,
+            is_evictable: connection.is_evictable(),
+        }
+    }
 }
 
 /// Changes of packets that a writer follows up at most, so that its own work begins soon.
@@ -161,46 +182,60 @@ impl<'a> Table<'a> {
         if !hashes.iter().all(|hash| self.has_room(*hash)) {
             return Err(CtRefusal::TupleTaken);
         }
-        self.insert_free(connection, hashes)
+        self.insert_free(&Entry::of(connection), |place| place.enter(connection, hashes))
     }
 
-    /// The hashes of a connection that [`Self::insert`] would insert without looking further: no connection has its tuples, and their
+    /// Whether [`Self::insert`] would insert a connection with these hashes without looking further: no connection has them, and their
     /// buckets have room.
-    pub(crate) fn rooms_for(&self, connection: &Connection) -> Option<[u32; 2]> {
-        let hashes = connection.tuples.each_ref().map(|tuple| self.shared.key.of_tuple(tuple));
-        let has_room = |hash: &u32| self.shard.index.has_room(&self.shared.places, *hash, true);
-        hashes.iter().all(has_room).then_some(hashes)
+    pub(crate) fn has_rooms(&self, hashes: [u32; 2]) -> bool {
+        hashes.iter().all(|hash| self.shard.index.has_room(&self.shared.places, *hash, true))
     }
 
-    /// Inserts a connection whose tuples and buckets are known to be free. It evicts another one if necessary.
+    /// Inserts a connection, which `enter` writes into its place. Its tuples and buckets are known to be free. Evicts another one if
+    /// necessary.
+    #[inline]
     pub(crate) fn insert_free(
         &mut self,
-        connection: &Connection,
-        hashes: [u32; 2],
+        entry: &Entry,
+        enter: impl FnOnce(Place<'_>),
     ) -> Result<u32, CtRefusal> {
-        let (port, zone) = (connection.in_port, connection.zone());
-        self.make_room(port, zone)?;
+        let port = entry.in_port;
+        self.make_room(port, entry.zone)?;
         let links = &self.shared.links;
         let Some(index) = self.shared.places.take(links, &mut self.state.vacant) else {
             self.release_room(port);
             return Err(CtRefusal::TableFull);
         };
         let Some(place) = self.place(index) else { return Err(CtRefusal::TableFull) };
-        place.enter(connection, hashes);
-        self.list(index, connection);
+        enter(place);
+        self.list(index, entry);
         self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
         self.shard.count(Count::Created as usize);
         Ok(index)
     }
 
     /// Adds a connection in its place to the lists. Its room is counted already.
-    pub(crate) fn list(&mut self, index: u32, connection: &Connection) {
-        let (links, zone) = (&self.shared.links, connection.zone());
+    pub(crate) fn list(&mut self, index: u32, entry: &Entry) {
+        let links = &self.shared.links;
         self.state.len += 1;
-        self.state.wheel.add(links, index, connection.expires_ms);
-        self.state.zones.get_mut(zone).members.push(links, ListKind::Zone, index, 0);
-        self.settle(index, connection.in_port, connection.is_evictable());
-        connection.tuples.iter().for_each(|tuple| self.state.crowds.take(tuple));
+        self.state.wheel.add(links, index, entry.expires_ms);
+        self.state.zones.get_mut(entry.zone).members.push(links, ListKind::Zone, index, 0);
+        if entry.is_evictable {
+            self.make_evictable(index, entry.in_port, true);
+        }
+        self.follow_ports(index, true);
+    }
+
+    /// Marks the ports of a connection as in use or free, in ranges that are crowded.
+    #[inline]
+    fn follow_ports(&mut self, index: u32, is_taken: bool) {
+        if self.state.crowds.is_empty() {
+            return;
+        }
+        let Some(place) = self.place(index) else { return };
+        Direction::BOTH
+            .iter()
+            .for_each(|direction| self.state.crowds.follow(&place.tuple(*direction), is_taken));
     }
 
     /// Makes room for one more connection within all limits, and counts it.
@@ -271,21 +306,26 @@ impl<'a> Table<'a> {
             let Some(index) = next else { return false };
             next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
             if self.remove(index, End::Evicted) {
-                self.prefetch_victims(next);
+                self.prefetch_next(next, ListKind::Evictable);
                 return true;
             }
         }
         false
     }
 
-    /// Prefetches what the next evictions of a port read: of the next connection the heads of its chains, and of the one behind it what
-    /// the former needs. A flood of new connections evicts one for each.
-    fn prefetch_victims(&self, next: Option<u32>) {
-        let Some((next, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
-        self.shard.index.prefetch_heads(place);
-        let behind = self.shared.links.get(next, ListKind::Evictable).behind.checked_sub(1);
-        if let Some(behind) = behind.and_then(|behind| self.place(behind)) {
-            behind.prefetch();
+    /// Prefetches what the next removals from a list read, each a step further than at the removal before: its place, then the heads
+    /// of its chains, then their first and second connections. A flood of new connections evicts one for each.
+    fn prefetch_next(&self, mut next: Option<u32>, kind: ListKind) {
+        let (index, places) = (&self.shard.index, &self.shared.places);
+        for steps_left in 0..4 {
+            let Some((number, place)) = next.and_then(|next| Some((next, self.place(next)?))) else { return };
+            match steps_left {
+                0 => index.prefetch_chains(places, place, 1),
+                1 => index.prefetch_chains(places, place, 0),
+                2 => index.prefetch_heads(place),
+                _ => place.prefetch(),
+            }
+            next = self.shared.links.get(number, kind).behind.checked_sub(1);
         }
     }
 
@@ -299,15 +339,14 @@ impl<'a> Table<'a> {
             place.give_back(version);
             return false;
         }
-        let (port, tuples) =
-            (place.in_port(), [place.tuple(Direction::Original), place.tuple(Direction::Reply)]);
+        let port = place.in_port();
         let shared = self.shared;
         self.shard.index.remove(&shared.places, index);
         self.state.wheel.remove(&shared.links, index);
-        let zone = self.state.zones.get_mut(tuples[0].zone);
+        let zone = self.state.zones.get_mut(place.zone());
         zone.members.remove(&shared.links, ListKind::Zone, index);
         self.settle(index, port, false);
-        tuples.iter().for_each(|tuple| self.state.crowds.give_back(tuple));
+        self.follow_ports(index, false);
         place.vacate(version);
         shared.places.give_back(&shared.links, &mut self.state.vacant, index);
         self.state.len -= 1;
@@ -324,9 +363,14 @@ impl<'a> Table<'a> {
     fn settle(&mut self, index: u32, port: u16, is_evictable: bool) {
         let links = &self.shared.links;
         let is_in = links.get(index, ListKind::Evictable).extra != 0;
-        if is_in == is_evictable {
-            return;
+        if is_in != is_evictable {
+            self.make_evictable(index, port, is_evictable);
         }
+    }
+
+    /// Does that for a connection that is not in the list, or in it.
+    fn make_evictable(&mut self, index: u32, port: u16, is_evictable: bool) {
+        let links = &self.shared.links;
         let is_moved = self.state.ports.change(port, |entry| {
             if is_evictable {
                 entry.evictable.push(links, ListKind::Evictable, index, 1);
@@ -368,6 +412,10 @@ impl<'a> Table<'a> {
     /// Removes expired connections, in at most `steps` steps. Returns true once all due slots are done.
     pub(crate) fn sweep(&mut self, now_ms: u64, steps: &mut u32) -> bool {
         while let Some(index) = self.state.wheel.due(now_ms, steps) {
+            self.prefetch_next(
+                self.shared.links.get(index, ListKind::Wheel).behind.checked_sub(1),
+                ListKind::Wheel,
+            );
             let expires_ms = self.place(index).map_or(0, Place::expires_ms);
             if expires_ms > now_ms || !self.remove(index, End::Expired) {
                 self.state.wheel.put_off(&self.shared.links, index, expires_ms);

@@ -1,5 +1,7 @@
 //! TCP: states and windows of a connection's two directions, as strict as Linux's nf_conntrack.
 
+use lasthop_ct_packet::Direction;
+
 pub(crate) mod plain;
 mod policy;
 mod segment;
@@ -12,8 +14,6 @@ pub(crate) use segment::{Segment, adjusted_sack_blocks};
 pub use state::TcpState;
 use state::{SegmentKind, Transition, transition};
 use window::Fit;
-
-use crate::tuple::Direction;
 
 /// Words of a connection's TCP state.
 pub(crate) const TCP_WORDS: usize = 7;
@@ -133,6 +133,28 @@ impl Tcp {
             retransmissions: 0,
             state: TcpState::None,
         })
+    }
+
+    /// A connection that begins with this SYN, and the timeout that the SYN sets: as [`Self::first`] and [`Self::advance`].
+    #[inline]
+    pub(crate) fn opened(segment: &Segment, policy: TcpPolicyRef<'_>) -> (Self, TcpTimeout) {
+        let (end, max_window) = (segment.end(), u32::from(segment.window).max(1));
+        let mut sender = Side { end, max_end: end, max_window, ..Side::default() };
+        sender.take_options(segment);
+        let tcp = Self {
+            sides: [sender, Side { max_end: max_window, ..Side::default() }],
+            last_seq: 0,
+            last_ack: 0,
+            last_end: 0,
+            last_window: 0,
+            last_scale: 0,
+            last_flags: 0,
+            last_kind: SegmentKind::Syn,
+            last_direction: Direction::Original,
+            retransmissions: 0,
+            state: TcpState::SynSent,
+        };
+        (tcp, tcp.timeout(SegmentKind::Syn, policy))
     }
 
     /// Packs the state into words for shared memory.

@@ -13,16 +13,16 @@
 
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{
+    CtTuple, Direction, Editor, NotInImage, PacketImage, is_cut_short, is_icmp_error, tuple_at,
+};
 use lasthop_flow::ct_state::{DST_NAT, INVALID, NEW, RELATED, REPLY, SRC_NAT, TRACKED};
 use lasthop_wire::headers::{PROTO_ICMPV6, PROTO_TCP};
 use lasthop_wire::{Layers, Network};
 
 use crate::bounds::CtRefusal;
 use crate::connection::{Connection, DYING, SEQUENCE_ADJUSTED};
-use crate::edit::{Editor, NotInImage};
 use crate::expect::Expectation;
-use crate::helper::is_cut_short;
-use crate::packet::{PacketImage, tuple_at};
 use crate::place::Change;
 use crate::progress::{Advance, first, is_well_formed, step};
 use crate::request::{
@@ -31,7 +31,6 @@ use crate::request::{
 use crate::shard::Count;
 use crate::table::{End, Table};
 use crate::tcp::Segment;
-use crate::tuple::{CtTuple, Direction, is_icmp_error};
 
 mod assist;
 mod commit;

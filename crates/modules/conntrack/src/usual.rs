@@ -2,13 +2,14 @@
 //! extension headers and fragments, with one VLAN tag at most, of connections that have seen both directions. Nearly all
 //! packets are usual. Those over IPv6 are neither translated, nor do their verdicts have labels and original direction.
 //!
-//! The first packets of connections are in [`beginning`].
+//! The first packets of connections are in [`beginning`], those of young connections of UDP in [`young`].
 //!
 //! [`crate::established`] can track them as well. This path costs less than a tenth of that: it reads the headers once
 //! into a few numbers, and reads and stores the connection's packed words. For any other packet it returns `None` and
 //! changes nothing; the packet takes the general path. A property test compares both paths.
 
 use arrayvec::ArrayVec;
+use lasthop_ct_packet::{Direction, IS_IPV6, PROTO_SHIFT, ZONE_SHIFT};
 use lasthop_flow::ct_state::{ESTABLISHED, REPLY, TRACKED};
 use lasthop_sync::Version;
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
@@ -24,12 +25,12 @@ use crate::request::nat_bits_of;
 use crate::shard::Shared;
 use crate::tcp::plain::PlainStep;
 use crate::tcp::{TcpState, TcpTimeout};
-use crate::tuple::{Direction, IS_IPV6, PROTO_SHIFT, ZONE_SHIFT};
 
 mod beginning;
 mod packet;
+mod young;
 
-pub use beginning::BEGINNING_STATE;
+pub use beginning::{BEGINNING_STATE, UnusualVerdict};
 pub use packet::{UsualPacket, UsualPacket4, UsualPacket6, WINDOW4_BYTES, WINDOW6_BYTES};
 
 /// Buckets of a zone's shard with which its connections take 2 MiB, a second-level cache, or more.
@@ -37,6 +38,9 @@ const BUCKETS_LARGE: u32 = 1 << 14;
 /// Shifts of helper and policy in the status word of a connection.
 const HELPER_SHIFT: u32 = 40;
 const POLICY_SHIFT: u32 = 32;
+
+/// Bits of the status word of connections that take the general path.
+const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
 
 /// Source and destination of a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,7 +144,6 @@ impl UsualZone<'_> {
     ) -> Option<UsualVerdict> {
         const { assert!(!WHOLE || !UsualPacket::<WINDOW>::IS_IPV6) };
         const WANTED: u64 = (SEEN_REPLY | ASSURED) as u64;
-        const RARE: u64 = (DYING | SEQUENCE_ADJUSTED | EXPECTED) as u64 | 0xff << HELPER_SHIFT;
         const POLICY: u64 = 0xff << POLICY_SHIFT;
         let (place, direction, version) = self.find(packet)?;
         let (status, expires_ms) = (place.status_word(), place.expires_ms());
@@ -183,7 +186,7 @@ impl UsualZone<'_> {
         }
         let UsualEnds { addresses, ports } = packet.ends4();
         let tuple = [addresses & 0xffff_ffff, addresses >> 32, u64::from(ports) << 32 | last];
-        self.buckets.find4(self.places, hash, tuple)
+        self.buckets.find_by(self.places, hash, move |place, direction| place.has_tuple4(direction, tuple))
     }
 
     /// The zone's number.

@@ -105,7 +105,7 @@ impl Course for Live {
 
     #[inline]
     fn is_sampled(executor: &mut Executor<'_, Self>, probability: u32) -> bool {
-        probability != 0 && (executor.local.rng.next() >> 32) as u32 <= probability
+        probability != 0 && (executor.local.rng.draw() >> 32) as u32 <= probability
     }
 
     #[inline(always)]

@@ -80,7 +80,8 @@ impl FlowModule {
         let headers = &batch.headers[..batch.headers.len().min(BATCH_PACKETS_MAX)];
         let mut packet = 0;
         while let (Some(header), Some(cache_key)) = (headers.get(packet), cache_keys.get(packet)) {
-            let (rest, keys) = (&headers[packet..], &cache_keys[packet..]);
+            // Behind these are keys of earlier batches.
+            let (rest, keys) = (&headers[packet..], &cache_keys[packet..headers.len()]);
             let at = (packet, metadata.in_port);
             let sent = match cache_key.kind {
                 Kind::Four => executor.send_usual::<MINI_KEY4_WORDS>(rest, keys, at),

@@ -77,25 +77,6 @@ pub(crate) fn of_word_by(secret: u64, word: u64) -> u64 {
     folded_product(word ^ secret.rotate_left(32), secret)
 }
 
-/// A pseudo-random number generator with a random seed.
-#[derive(Debug)]
-pub(crate) struct Rng(u64);
-
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed | 1)
-    }
-
-    /// The next number (Marsaglia's xorshift).
-    #[inline]
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use lasthop_wire::key::TUNNEL_WORD;

@@ -12,12 +12,12 @@ use lasthop_module_api::{
 };
 use lasthop_sync::WORKERS_MAX;
 use lasthop_wire::Key;
+use lasthop_wire::mix::Xorshift;
 
 use crate::bounds::EXECUTIONS_MAX;
 use crate::cache_key::CacheKey;
 use crate::execution::Execution;
 use crate::executor::{Executor, Live};
-use crate::hash::Rng;
 use crate::numbers::Numbers;
 use crate::pending::Ticket;
 use crate::tracked_batch::TrackedBatch;
@@ -95,9 +95,9 @@ impl FlowModule {
     }
 
     fn new(workers: usize, table: FlowTable, fallback: Option<Box<dyn Module>>) -> Self {
-        let mut seeds = Rng::new(table.shared.secret.of_word(1, 1));
+        let mut seeds = Xorshift::new(table.shared.secret.of_word(1, 1));
         let own = |worker| Own {
-            local: WorkerState::new(worker, seeds.next()),
+            local: WorkerState::new(worker, seeds.draw()),
             cache_keys: Box::new([CacheKey::default(); BATCH_PACKETS_MAX]),
             keys: Box::new([Key::default(); BATCH_PACKETS_MAX]),
             tracked: Box::new(TrackedBatch::new()),

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, PortId};
 use lasthop_sync::WORKERS_MAX;
+use lasthop_wire::mix::Xorshift;
 
 use crate::bounds::{
     CROWDS_MAX, FORGOTTEN_NS, PENDING_FLOWS, PENDING_NS_MAX, PENDING_PACKETS_MAX, PENDING_WAYS, REUSED_NS,
 };
 use crate::cache_key::CacheKey;
-use crate::hash::Rng;
 use crate::pending_filter::{FilterKey, PendingFilter};
 
 /// Bit position of the round in a slot's word; the count and the next bit are below.
@@ -178,8 +178,8 @@ pub(crate) struct Pending {
 impl Pending {
     /// Returns a table without flows. Each slot begins with a random round, so that returning packets of a former table
     /// count as overtaken.
-    pub(crate) fn new(worker: usize, rng: &mut Rng) -> Self {
-        let mut place = || PendingSlot { round: (rng.next() >> 48) as u16, ..PendingSlot::default() };
+    pub(crate) fn new(worker: usize, rng: &mut Xorshift) -> Self {
+        let mut place = || PendingSlot { round: (rng.draw() >> 48) as u16, ..PendingSlot::default() };
         let places = (0..PENDING_FLOWS).map(|_| place()).collect();
         Self {
             worker,
@@ -419,13 +419,13 @@ mod tests {
     }
 
     fn pending(worker: usize) -> Pending {
-        Pending::new(worker, &mut Rng::new(7))
+        Pending::new(worker, &mut Xorshift::new(7))
     }
 
     #[test]
     fn tickets_of_another_table_are_late() {
         let ticket_by = |seed| {
-            let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Rng::new(seed)));
+            let (tickets, mut pending) = (Tickets::new(), Pending::new(0, &mut Xorshift::new(seed)));
             let ticket = pending.enter(&tickets, of(5), 0).expect("there is room");
             (ticket, tickets)
         };

@@ -44,14 +44,14 @@ impl SendRun {
 }
 
 impl Executor<'_> {
-    /// Forwards packets with a mini key of `KEY` words, starting at packet number `first`. It takes those whose flow
+    /// Forwards packets with a mini key of `KEY` words, starting at packet number `first`, whose flow has this program. It takes those whose flow
     /// is in the cache and has a single output action, up to the first other one. Returns their number.
     #[inline]
     pub(crate) fn send_known<const KEY: usize>(
         &mut self,
         headers: &[Header],
         cache_keys: &[CacheKey],
-        first: usize,
+        (first, program): (usize, u64),
     ) -> usize
     where
         WorkerState: UsualKind<KEY>,
@@ -59,9 +59,9 @@ impl Executor<'_> {
         let (local, shared, now_ns) = (&*self.local, self.shared, self.now_ns);
         let Some(stock) = shared.stats.of(local.worker()) else { return 0 };
         let (mut run, mut count) = (SendRun::from(first), 0);
-        if !local.pending.is_any() {
-            (run.program, count) =
-                count_alike::<KEY>(local.known_usual(), stock, (headers, cache_keys), now_ns);
+        if !local.pending.is_any() && Step(program).is(Code::Output) {
+            run.program = program;
+            count = count_alike::<KEY>(local.known_usual(), stock, (headers, cache_keys), (program, now_ns));
         }
         if count < headers.len() {
             count = self.send_others::<KEY>(&mut run, stock, (headers, cache_keys), (first, count));
@@ -132,31 +132,24 @@ impl Executor<'_> {
     }
 }
 
-/// Counts cached packets for their flows, up to the first one with another program than the first packet's, which is a
-/// single output. Returns the program and the number of packets.
+/// Counts cached packets for their flows, up to the first one with another program than `program`, a single output. Returns their number.
 // A separate function without calls, so that the loop keeps its values in registers.
 #[inline(never)]
 fn count_alike<const KEY: usize>(
     known: Known<'_, KEY>,
     stock: &Stock,
     (headers, cache_keys): (&[Header], &[CacheKey]),
-    now_ns: u64,
-) -> (u64, usize) {
-    let Some((_, first)) = cache_keys.first().and_then(|cache_key| known.find(cache_key)) else {
-        return (NO_PROGRAM, 0);
-    };
-    if !Step(first.program).is(Code::Output) {
-        return (NO_PROGRAM, 0);
-    }
+    (program, now_ns): (u64, u64),
+) -> usize {
     let mut count = 0;
     for (header, cache_key) in headers.iter().zip(cache_keys) {
         let Some((_, hit)) = known.find(cache_key) else { break };
         let (len_bytes, tcp_flags) = (header.frame_len_bytes(), cache_key.tcp_flags);
         let counted = Counted { len_bytes, tcp_flags, now_ns };
-        if hit.program != first.program || !stock.count(EntryId::of(hit.stats), counted) {
+        if hit.program != program || !stock.count(EntryId::of(hit.stats), counted) {
             break;
         }
         count += 1;
     }
-    (first.program, count)
+    count
 }

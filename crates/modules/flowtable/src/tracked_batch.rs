@@ -2,7 +2,7 @@
 //!
 //! Each step is a loop of its own, which needs few values, so they stay in registers.
 
-use lasthop_conntrack::{UsualEnds, UsualPacket, UsualPacket4, UsualZone};
+use lasthop_conntrack::{UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4, UsualZone};
 use lasthop_flow::ct_state::{NEW, REPLY};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::CtWords;
@@ -49,6 +49,10 @@ impl TrackedBatch {
     where
         WorkerState: UsualKind<KEY>,
     {
+        if cache_keys.len() == 1 {
+            self.slots[0] = first_slot;
+            return 1;
+        }
         // Often they have the same key, for which there is no need to look again.
         let mut count = first.count_alike::<KEY>(cache_keys);
         self.slots.iter_mut().take(count).for_each(|slot| *slot = first_slot);
@@ -136,21 +140,38 @@ impl TrackedBatch {
         count
     }
 
-    /// Tracks a packet that is not usual, if it begins a connection.
+    /// Tracks packets that are not usual, from index `first` on: those of young connections, up to one that begins a connection. Returns
+    /// the index behind the last one, and whether that begins a connection.
     #[inline(never)]
-    pub(crate) fn begin<const WINDOW: usize>(
+    pub(crate) fn track_unusual<const WHOLE: bool, const WINDOW: usize>(
         &mut self,
         zone: &UsualZone<'_>,
         number: u16,
-        (at, header): (usize, &Header),
-    ) -> bool {
-        let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload);
-        let beginning = usual.filter(|usual| zone.begins(usual, header.frame_len_bytes()));
-        let Some(beginning) = beginning else { return false };
-        let first = first_word_of_beginning(beginning.proto(), number);
-        self.words[at] = first;
-        self.whole[at] = (words_of_beginning(first, beginning.ends4()), None);
-        true
+        (first, headers): (usize, &[Header]),
+    ) -> (usize, bool) {
+        let mut count = first;
+        let places = self.words.iter_mut().zip(&mut self.whole);
+        for (header, (word, whole)) in headers.iter().zip(places).skip(first) {
+            let Some(usual) = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload) else { break };
+            match zone.track_unusual::<WHOLE, _>(&usual, header.frame_len_bytes()) {
+                None => break,
+                Some(UnusualVerdict::Young(verdict)) => {
+                    *word = first_word_of_usual(&verdict, common_of_usual(number));
+                    if WHOLE {
+                        *whole = (words_of_usual(&verdict, number), verdict.translation);
+                    }
+                }
+                Some(UnusualVerdict::Begins) => {
+                    *word = first_word_of_beginning(usual.proto(), number);
+                    if WHOLE {
+                        *whole = (words_of_beginning(*word, usual.ends4()), None);
+                    }
+                    return (count + 1, true);
+                }
+            }
+            count += 1;
+        }
+        (count, false)
     }
 
     /// Adds packets from index `at` on to `sent`, up to the first one whose second flow is unknown or has other

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   all   cache key ─> flow: the same ct, recirc as the first one's ── other ──> end of the run
-//!   all   connection, protocol state ── not usual ──> end of the run: single look-ups
+//!   all   connection, protocol state ── neither usual nor of a young one ──> end of the run: single look-ups
 //!                │ none, and it begins one ─> alone: the next packet may belong to it
 //!   each  its state, beside the cache ─> flow of the second pass: output ─> verdict
 //!                │ not stored there                              └ ct(commit), output ─> connection ─> verdict
@@ -20,7 +20,7 @@ use lasthop_wire::key::{CtWords, MINI_KEY4_WORDS, extract};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, EVERYTHING};
-use crate::cache::Hit;
+use crate::cache::{CacheSlot, Hit};
 use crate::cache_key::CacheKey;
 use crate::executor::Executor;
 use crate::program::{Code, PlainCt, Step, load, read_ct};
@@ -74,29 +74,32 @@ impl Executor<'_> {
     where
         WorkerState: UsualKind<KEY>,
     {
-        match self.send_known::<KEY>(headers, cache_keys, at.0) {
-            0 => self.send_tracked::<KEY>(headers, cache_keys, at),
-            sent => sent,
+        let known: Known<'_, KEY> = self.local.known_usual();
+        let Some((slot, hit)) = cache_keys.first().and_then(|first_key| known.find(first_key)) else {
+            return 0;
+        };
+        match Step(hit.program).is(Code::CtRecirc) {
+            true => self.send_tracked::<KEY>(headers, cache_keys, at, (slot, hit)),
+            false => self.send_known::<KEY>(headers, cache_keys, (at.0, hit.program)),
         }
     }
 
-    /// Forwards usual packets of established connections.
+    /// Forwards usual packets whose flow, that of the first one, tracks them.
     #[inline(never)]
     fn send_tracked<const KEY: usize>(
         &mut self,
         headers: &[Header],
         cache_keys: &[CacheKey],
         (first, in_port): (usize, u16),
+        (slot, hit): (CacheSlot, Hit),
     ) -> usize
     where
         WorkerState: UsualKind<KEY>,
     {
         let Some(first_key) = cache_keys.first() else { return 0 };
-        let known: Known<'_, KEY> = self.local.known_usual();
-        let Some((slot, hit)) = known.find(first_key) else { return 0 };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
         // Any packet may belong to a pending flow in its second pass.
-        if !step.is(Code::CtRecirc) || self.local.pending.is_any() {
+        if self.local.pending.is_any() {
             return 0;
         }
         let (Some(connections), Some(stock)) = (tracking.made(), shared.stats.of(self.local.worker())) else {
@@ -115,19 +118,20 @@ impl Executor<'_> {
         let (mut sent, mut wanted) = (0, headers.len());
         loop {
             let rest = (sent, &headers[..wanted]);
-            let mut tracked = match is_ipv4 {
+            let usual = match is_ipv4 {
                 true if is_whole => self.tracked.track_whole(&zone, number, rest),
                 true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, rest),
                 false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, rest),
             };
-            let unusual = rest.1.get(tracked);
-            let begins = unusual.is_some_and(|header| match is_ipv4 {
-                true => self.tracked.begin::<WINDOW4_BYTES>(&zone, number, (tracked, header)),
-                false => self.tracked.begin::<WINDOW6_BYTES>(&zone, number, (tracked, header)),
-            });
-            tracked += usize::from(begins);
+            let behind = (usual, rest.1);
+            let (tracked, begins) = match is_ipv4 {
+                _ if usual == wanted => (usual, false),
+                true if is_whole => self.tracked.track_unusual::<true, WINDOW4_BYTES>(&zone, number, behind),
+                true => self.tracked.track_unusual::<false, WINDOW4_BYTES>(&zone, number, behind),
+                false => self.tracked.track_unusual::<false, WINDOW6_BYTES>(&zone, number, behind),
+            };
             self.send_second::<KEY>(&run, (sent..tracked, headers), cache_keys, first);
-            let is_over = tracked == headers.len() || (unusual.is_some() && !begins);
+            let is_over = tracked == headers.len() || (usual < wanted && tracked == usual);
             if is_over || self.local.pending.is_any() {
                 return tracked;
             }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::{KEY_WORDS, MINI_KEY4_WORDS, MINI_KEY6_WORDS, PLAIN_KEY_WORDS, extract, field};
+use lasthop_wire::mix::Xorshift;
 use lasthop_wire::{Key, Metadata};
 
 use crate::batch_lookup::BatchLookup;
@@ -13,7 +14,7 @@ use crate::bounds::{
 };
 use crate::cache::{Cache, CacheEntries, CacheSlot, Hit, Sought};
 use crate::cache_key::{CacheKey, Kind, LATER_KEY_WORDS, LaterKey, PortUnionMask, UnionMask};
-use crate::hash::{Rng, Secret};
+use crate::hash::Secret;
 use crate::meter::{Borrows, Meters};
 use crate::pending::Pending;
 use crate::second_pass::{CT4_WORDS, SecondHit, SecondPasses};
@@ -205,7 +206,7 @@ pub(crate) struct WorkerState {
     second6: SecondPasses,
     order: Order,
     pub(crate) union: UnionMask,
-    pub(crate) rng: Rng,
+    pub(crate) rng: Xorshift,
     pub(crate) pending: Pending,
     /// The table's version when this visit began.
     version: u64,
@@ -225,7 +226,7 @@ pub(crate) struct WorkerState {
 
 impl WorkerState {
     pub(crate) fn new(worker: usize, seed: u64) -> Self {
-        let mut rng = Rng::new(seed);
+        let mut rng = Xorshift::new(seed);
         let pending = Pending::new(worker, &mut rng);
         Self {
             worker,
@@ -525,7 +526,7 @@ impl WorkerState {
         if is_taken && !cache(self).crowd_out() {
             self.crowded_out += 1;
         }
-        if is_lasting && (!is_taken || self.rng.next().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
+        if is_lasting && (!is_taken || self.rng.draw().is_multiple_of(CACHE_REPLACE_ONE_IN)) {
             cache(self).put(place, sought, hit);
             match KEY {
                 MINI_KEY4_WORDS => self.second4.forget(place),

@@ -6,8 +6,9 @@ use lasthop_flow::ct_state::{ESTABLISHED, NEW, TRACKED};
 use lasthop_flow::{Action, Conntrack, CtKey, Ethernet, FlowKey, Match, Nat, NatRange, NatSource, Vlan};
 use lasthop_flowtable::{FlowModule, FlowSpec};
 use lasthop_module_api::{Batch, Hashes, Header, Mac, Module, Verdicts};
+use lasthop_wire::headers::PROTO_UDP;
 
-use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake, over_ipv6, tagged};
+use super::frames::{Frame, TCP_ACK, TCP_SYN, TRANSLATED, handshake, over_ipv6, over_udp, tagged};
 use super::{Plan, SENDER};
 
 /// The zone of tracked connections.
@@ -56,6 +57,7 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
     let frame = &plan.frames[0];
     let (dst, src) = Header::new(&frame.bytes[..14], 14, frame.offload).macs().expect("addresses");
     let (is_tagged, is_ipv6) = (frame.bytes[12..14] == [0x81, 0], frame.bytes[12..14] == [0x86, 0xdd]);
+    let is_udp = frame.bytes[12..14] == [8, 0] && frame.bytes[23] == PROTO_UDP;
     let vlans = |tpid, tci| is_tagged.then_some(Vlan { tpid, tci }).into_iter().collect();
     let pass = |recirc_id, state: Option<(u32, u32)>| {
         let ct = |state| CtKey { state, ..CtKey::default() };
@@ -100,6 +102,7 @@ pub fn tracked_module(plan: &Plan, is_translated: bool) -> FlowModule {
             let Frame { bytes, offload } = match (is_tagged, is_ipv6) {
                 (true, _) => tagged(frame),
                 (_, true) => over_ipv6(frame),
+                _ if is_udp => over_udp(frame),
                 _ => frame,
             };
             let headers = [Header::new(&bytes, bytes.len() as u32, offload)];

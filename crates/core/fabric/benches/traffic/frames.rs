@@ -1,7 +1,7 @@
 //! Frames from the sender's address to those of the receivers.
 
 use lasthop_wire::gso::TCP_CSUM_OFFSET;
-use lasthop_wire::headers::PROTO_TCP;
+use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use lasthop_wire::{Offload, Sum};
 
@@ -164,6 +164,18 @@ pub fn over_ipv6(frame: Frame) -> Frame {
     bytes[at..at + 2].copy_from_slice(&pseudo.partial().to_be_bytes());
     offload.csum_start = ETHERNET_BYTES + IPV6_BYTES;
     Frame { bytes, offload }
+}
+
+/// As one of [`handshake`], with UDP in place of TCP, without a checksum.
+pub fn over_udp(frame: Frame) -> Frame {
+    let mut bytes = frame.bytes;
+    (bytes[17], bytes[23]) = (50, PROTO_UDP);
+    bytes[24..26].fill(0);
+    let header = sum_of(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&header.finish().to_be_bytes());
+    bytes[38..54].fill(0);
+    bytes[39] = 30;
+    Frame { bytes, offload: Offload::default() }
 }
 
 fn sum_of(bytes: &[u8]) -> Sum {

@@ -3,8 +3,8 @@
 use lasthop_fabric::Capabilities;
 
 use super::frames::{
-    Frame, TCP_SYN, TSO_SEGMENTS, complete, handshake, one_flow, over_ipv6, plain, segment, tagged, tcp, udp,
-    udp6,
+    Frame, TCP_SYN, TSO_SEGMENTS, complete, handshake, one_flow, over_ipv6, over_udp, plain, segment, tagged,
+    tcp, udp, udp6,
 };
 use super::{Decider, Layout, Plan, everything};
 
@@ -72,6 +72,10 @@ pub const ALL: &[Scenario] = &[
     ("ct-new", || beginning(BATCH, false)),
     ("ct-new-single", || beginning(1, false)),
     ("ct-new-nat", || beginning(BATCH, true)),
+    // Like the first packets of bench/conntrack.
+    ("ct-new-udp-single", || by_udp(beginning(1, false))),
+    // Connections with replies that are less than two seconds old.
+    ("ct-young", || by_udp(tracked(false))),
     // Frames that are 20 bytes longer than the others, otherwise equal.
     ("ct6", tracked6),
     ("flow-cached-tcp6", || Plan { decider: flows(0, true).decider, ..tracked6() }),
@@ -81,6 +85,11 @@ pub const ALL: &[Scenario] = &[
 fn tracked6() -> Plan {
     let plan = tracked(false);
     Plan { frames: plan.frames.into_iter().map(over_ipv6).collect(), ..plan }
+}
+
+/// The same by UDP.
+fn by_udp(plan: Plan) -> Plan {
+    Plan { frames: plan.frames.into_iter().map(over_udp).collect(), ..plan }
 }
 
 /// Both directions of 16 established connections.

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use lasthop_conntrack::{ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage};
+use lasthop_conntrack::{
+    ConntrackTable, CtBounds, CtCommit, CtMetadata, CtRequest, PacketImage, UnusualVerdict, UsualPacket4,
+};
 use lasthop_flow::{Nat, NatRange, NatSource, ct_state::INVALID};
 use lasthop_wire::Offload;
 
@@ -45,6 +47,31 @@ pub(crate) fn syn(number: u32) -> [u8; FRAME_BYTES] {
     // Nothing behind the header.
     syn[16..18].copy_from_slice(&40_u16.to_be_bytes());
     syn
+}
+
+/// A datagram of another connection for each number, whose checksum is left out.
+#[allow(dead_code)]
+pub(crate) fn datagram(number: u32) -> [u8; FRAME_BYTES] {
+    let mut datagram = frame(0, false, SYN);
+    datagram[23] = 17;
+    datagram[34..38].copy_from_slice(&number.to_be_bytes());
+    datagram[38..54].fill(0);
+    datagram[39] = 30;
+    datagram
+}
+
+/// The way of a first datagram through `ct` and its commit.
+#[allow(dead_code)]
+pub(crate) fn begin(table: &ConntrackTable, frame: &[u8]) {
+    let (zone, offload) = (table.usual_zone(0, false, NOW_MS), Offload::default());
+    let usual = UsualPacket4::of(frame, &offload).expect("IPv4");
+    assert_eq!(zone.track::<false, _>(&usual, || FRAME_BYTES as u32), None);
+    let verdict = zone.track_unusual::<false, _>(&usual, FRAME_BYTES as u32);
+    assert_eq!(verdict, Some(UnusualVerdict::Begins));
+    if zone.commit(&usual, (FRAME_BYTES as u32, 1), &commit(0)).is_none() {
+        // Another connection has the same hash.
+        table.track(&image(frame), &CtMetadata::default(), &commit(0), NOW_MS);
+    }
 }
 
 /// `ct(commit)`.

@@ -93,6 +93,54 @@ fn new_connections(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// First datagrams the short way, as workers commit them: into a small table, into one that grows, and into one where each evicts another
+/// connection of its port; then the sweep that removes them.
+fn first_packets(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("first");
+    group.throughput(Throughput::Elements(PACKETS.into()));
+    let begin = |table: &ConntrackTable, numbers: std::ops::Range<u32>| {
+        while !table.touch_ahead() {}
+        let frames: Vec<_> = numbers.map(frames::datagram).collect();
+        let began = Instant::now();
+        frames.iter().for_each(|frame| frames::begin(table, frame));
+        began.elapsed()
+    };
+    let filled = |connections: u32| {
+        let table = ConntrackTable::new(CtBounds::default(), NOW_MS);
+        for from in (0..connections).step_by(AHEAD as usize) {
+            begin(&table, from..(from + AHEAD).min(connections));
+        }
+        table
+    };
+    for (name, connections) in [("small", 10_000), ("grows", 150_000), ("evicts", 262_144)] {
+        group.bench_function(name, |bencher| {
+            bencher.iter_custom(|rounds| {
+                let (mut table, mut next) = (filled(connections), connections);
+                let mut round = |_| {
+                    if name != "evicts" && next > connections + connections / 2 {
+                        (table, next) = (filled(connections), connections);
+                    }
+                    next += PACKETS;
+                    begin(&table, next - PACKETS..next)
+                };
+                (0..rounds).map(&mut round).sum()
+            });
+        });
+    }
+    group.throughput(Throughput::Elements(150_000));
+    group.bench_function("sweep", |bencher| {
+        bencher.iter_custom(|rounds| {
+            let sweep = |table: ConntrackTable| {
+                let began = Instant::now();
+                assert!(table.sweep(NOW_MS + 1_000_000, u32::MAX) && table.is_empty());
+                began.elapsed()
+            };
+            (0..rounds).map(|_| sweep(filled(150_000))).sum()
+        });
+    });
+    group.finish();
+}
+
 /// Measures packets of connections in memory that outlives the process, touched ahead of its use as in a switch: with small pages, and
 /// with huge ones where the kernel makes them.
 fn pages(criterion: &mut Criterion) {
@@ -179,6 +227,7 @@ fn main() {
         .configure_from_args();
     established_packets(&mut criterion);
     new_connections(&mut criterion);
+    first_packets(&mut criterion);
     pages(&mut criterion);
     adopted_connections(&mut criterion);
     criterion.final_summary();

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use lasthop_ct_packet::{CtTuple, IpBytes};
 use lasthop_guestmem::Mapping;
 
 use super::*;
 use crate::connection::{Connection, Progress};
 use crate::memory::TableMemory;
-use crate::tuple::{CtTuple, IpBytes};
 
 const PLACES: u32 = 2048;
 
@@ -112,6 +112,71 @@ fn a_process_that_is_killed_at_any_store_of_a_split_leaves_all_to_the_next_one()
     }
 }
 
+/// The marks of each link, and those of the connections behind it.
+fn marks(world: &World) -> Vec<(u32, u32)> {
+    let mut marks = Vec::new();
+    for bucket in 0..world.index().shape().buckets() {
+        let mut next = world.index().head(bucket);
+        let from = marks.len();
+        while let Some((place, direction)) = place_of(&world.memory.places, next) {
+            marks.push((next & MARKS_MASK, 0));
+            let own = 1 << mark_of(place.hash(direction));
+            marks[from..].iter_mut().for_each(|(_, behind)| *behind |= own);
+            next = place.chain(direction);
+        }
+    }
+    marks
+}
+
+#[test]
+fn links_have_the_marks_of_the_connections_behind_them() {
+    const CONNECTIONS: u32 = 1200;
+    let mapping = Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory");
+    let world = World::of(&Arc::new(mapping));
+    (0..CONNECTIONS).for_each(|number| world.enter(number, number));
+    for removed in [1..400, 600..700, 0..1, 500..599] {
+        removed.for_each(|number| world.index().remove(&world.memory.places, number));
+        let marks = marks(&world);
+        assert!(!marks.is_empty() && marks.iter().all(|(told, behind)| told == behind), "{marks:?}");
+        world.index().grow(&world.memory.places, u32::MAX);
+    }
+    assert!(world.finds(599) && !world.finds(500));
+}
+
+#[test]
+fn a_process_that_is_killed_at_any_store_of_a_removal_loses_no_other_connection() {
+    const CONNECTIONS: u32 = 800;
+    let mapping = Arc::new(Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory"));
+    let first = World::of(&mapping);
+    (0..CONNECTIONS).for_each(|number| first.enter(number, 0));
+    let (mut gone, mut most) = (0, 0);
+    for stores in (1..9).cycle().take(400) {
+        // The oldest one is the last one of its chains.
+        let is_killed = is_killed_after(stores, || first.index().remove(&first.memory.places, gone));
+        most = most.max(if is_killed { stores } else { 0 });
+        gone += 1;
+        let next = World::of(&mapping);
+        assert!((gone..CONNECTIONS).all(|number| next.finds(number)), "killed behind {stores} stores");
+        first.index().remove(&first.memory.places, gone - 1);
+    }
+    assert_eq!(most, 8, "chains are long enough");
+}
+
+#[test]
+fn the_marks_of_a_broken_chain_are_mended() {
+    let mapping = Mapping::anonymous(TableMemory::bytes_for(PLACES)).expect("memory");
+    let world = World::of(&Arc::new(mapping));
+    (0..1200).for_each(|number| world.enter(number, 0));
+    let hash = world.memory.places.get(7).expect("a place").hash(Direction::Original);
+    let bucket = world.index().shape().bucket_of(hash);
+    let head = world.index().head(bucket);
+    let other = 1 << ((mark_of(hash) + 1) % MARKS);
+    world.index().set_head(bucket, head & !MARKS_MASK | other);
+    assert!(!world.finds(7));
+    world.index().mend(&world.memory.places, hash, |_| true);
+    assert!(world.finds(7) && marks(&world).iter().all(|(told, behind)| told == behind));
+}
+
 #[test]
 fn long_chains_are_searched_for_words_of_ipv4() {
     const CONNECTIONS: u32 = 1200;
@@ -122,7 +187,8 @@ fn long_chains_are_searched_for_words_of_ipv4() {
         let tuple = connection(number).tuples[direction.index()];
         let [src, dst, .., last] = tuple.words();
         let (places, hash) = (world.memory.places.rows(), world.memory.key.of_tuple(&tuple));
-        let found = world.index().buckets().find4(places, hash, [src, dst, last]);
+        let has_tuple = |place: Place<'_>, direction| place.has_tuple4(direction, [src, dst, last]);
+        let found = world.index().buckets().find_by(places, hash, has_tuple);
         found.map(|(place, direction, version)| {
             (places.index_of(place), direction, version == place.version())
         })

@@ -3,12 +3,13 @@ use std::net::IpAddr;
 
 use proptest::prelude::*;
 
+use lasthop_ct_packet::IpBytes;
+
 use super::*;
 use crate::bounds::CtBounds;
 use crate::connection::{ASSURED, Progress};
 use crate::memory::TableMemory;
 use crate::place::{Change, Moving};
-use crate::tuple::IpBytes;
 
 fn tuple(host: u16, port: u16, zone: u16) -> CtTuple {
     let [high, low] = host.to_be_bytes();

@@ -4,10 +4,11 @@
 //! segments are plain, lie in the windows, and arrive once. This code takes the same steps as
 //! [`Tcp::advance`](super::Tcp::advance) for these, and refuses all others. A property test compares the two.
 
+use lasthop_ct_packet::Direction;
+
 use super::state::{ACK, FIN, RST, SYN, SegmentKind, TcpState};
 use super::window::ACK_WINDOW_BYTES_MIN;
 use super::{DATA_UNACKNOWLEDGED, MAX_ACK_SET, TCP_WORDS, is_before};
-use crate::tuple::Direction;
 
 /// A right edge that is further away than the largest window (RFC 7323, 2.3) lies behind.
 const WINDOW_BYTES_MAX: u32 = 1 << 30;

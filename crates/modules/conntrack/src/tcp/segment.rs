@@ -2,9 +2,10 @@
 
 use arrayvec::ArrayVec;
 
+use lasthop_ct_packet::PacketImage;
+
 use super::is_before;
 use super::state::{ACK, FIN, SYN, are_sane};
-use crate::packet::PacketImage;
 
 /// Bytes of a TCP header without options.
 const HEADER_BYTES_MIN: usize = 20;
@@ -39,10 +40,16 @@ impl Segment {
     #[inline]
     pub(crate) fn of(packet: &PacketImage<'_>) -> Option<Self> {
         let l4 = packet.l4();
-        let header: [u8; HEADER_BYTES_MIN] = packet.bytes(l4)?;
+        Self::read(packet.head.get(l4..)?, packet.end()?.checked_sub(l4)?)
+    }
+
+    /// The same for a segment of `len` bytes that begins with these.
+    #[inline]
+    pub(crate) fn read(head: &[u8], len: usize) -> Option<Self> {
+        let header: &[u8; HEADER_BYTES_MIN] = head.first_chunk()?;
         let header_len = usize::from(header[12] >> 4) * 4;
-        let payload_bytes = packet.end()?.checked_sub(l4 + header_len)?;
-        let options = packet.head.get(l4 + HEADER_BYTES_MIN..l4 + header_len)?;
+        let payload_bytes = len.checked_sub(header_len)?;
+        let options = head.get(HEADER_BYTES_MIN..header_len)?;
         let flags = header[13];
         if !are_sane(flags) {
             return None;

@@ -1,6 +1,6 @@
 //! States of a TCP connection as a middlebox sees them, and the transitions between them.
 
-use crate::tuple::Direction;
+use lasthop_ct_packet::Direction;
 
 /// States, with the kernel's names and numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

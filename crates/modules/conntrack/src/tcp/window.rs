@@ -9,12 +9,13 @@
 //! The middlebox may see packets that the receiver never sees, and may miss others. So a segment only has to touch the
 //! window, and right edges belong to the largest windows that were announced.
 
+use lasthop_ct_packet::Direction;
+
 use super::segment::Segment;
 use super::state::{RST, SYN, SegmentKind, TcpState};
 use super::{
     BE_LIBERAL, Context, DATA_UNACKNOWLEDGED, MAX_ACK_SET, SACK_PERMITTED, Side, Tcp, WINDOW_SCALE, is_before,
 };
-use crate::tuple::Direction;
 
 /// An acknowledgement may be at least this far behind, in bytes: as in the kernel.
 pub(super) const ACK_WINDOW_BYTES_MIN: u32 = 66_000;

@@ -1,13 +1,13 @@
 //! Runs helpers: expectations, and translated announcements.
 
+use lasthop_ct_packet::{
+    Announced, CtSplice, CtTuple, Direction, Editor, NotInImage, PacketImage, announced, write_address,
+};
+
 use super::Tracking;
 use crate::connection::SEQUENCE_ADJUSTED;
-use crate::edit::{CtSplice, Editor, NotInImage};
-use crate::helper::{Announced, announced, write_address};
-use crate::packet::PacketImage;
 use crate::place::{Change, Moving};
 use crate::tcp::Segment;
-use crate::tuple::{CtTuple, Direction};
 
 /// Ports in a row that are tried for an expected connection.
 const PORTS_TRIED_MAX: u16 = 128;

@@ -1,5 +1,6 @@
 //! Commits: enters connections into the table, with mark, labels, helper and translation.
 
+use lasthop_ct_packet::{CtTuple, Direction, PacketImage};
 use lasthop_flow::Nat;
 
 use super::{Look, Tracking};
@@ -7,12 +8,10 @@ use crate::bounds::CtRefusal;
 use crate::connection::{self, Connection};
 use crate::expect::Expectation;
 use crate::nat::{Selection, Translation};
-use crate::packet::PacketImage;
 use crate::place::{Change, Moving};
 use crate::progress::first;
 use crate::request::{CtCommit, CtMetadata, CtRequest, CtVerdict, metadata_of_new, with_state};
 use crate::table::End;
-use crate::tuple::{CtTuple, Direction};
 use lasthop_flow::ct_state::{NEW, RELATED, TRACKED};
 
 impl Tracking<'_> {

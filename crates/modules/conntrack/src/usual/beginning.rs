@@ -9,49 +9,68 @@
 
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{CtTuple, TUPLE_WORDS};
 use lasthop_flow::ct_state::{NEW, TRACKED};
 use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
-use super::{UsualEnds, UsualPacket, UsualZone};
-use crate::connection::{Connection, Progress};
+use super::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
 use crate::index::Search;
-use crate::nat::{Selection, Translation};
-use crate::progress::first;
+use crate::nat::Selection;
+use crate::place::{Beginning, BeginningProgress, status_word};
 use crate::request::{CtCommit, CtRequest};
-use crate::table::Table;
-use crate::tuple::{CtTuple, TUPLE_WORDS};
+use crate::table::{Entry, Table};
+use crate::tcp::Tcp;
 
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
 pub const BEGINNING_STATE: u32 = TRACKED | NEW;
 
+/// The verdict for a packet that is not usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnusualVerdict {
+    /// It begins a connection; its state is [`BEGINNING_STATE`].
+    Begins,
+    /// It belongs to a young connection of UDP.
+    Young(UsualVerdict),
+}
+
 impl UsualZone<'_> {
-    /// Whether a packet for which [`Self::track`] has returned `None` begins a connection, so that its state is
-    /// [`BEGINNING_STATE`].
+    /// Tracks a packet for which [`Self::track`] has returned `None`, if it begins a connection, or belongs to a young one of UDP.
+    /// Otherwise it has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
+    #[inline(always)]
     #[must_use]
-    pub fn begins<const WINDOW: usize>(
+    pub fn track_unusual<const WHOLE: bool, const WINDOW: usize>(
         &self,
         packet: &UsualPacket<'_, WINDOW>,
         frame_len_bytes: u32,
-    ) -> bool {
+    ) -> Option<UnusualVerdict> {
         let is_sound = match packet.proto() {
             PROTO_TCP => packet.is_syn(frame_len_bytes),
             PROTO_UDP => packet.is_datagram(frame_len_bytes),
             _ => false,
         };
-        let shard = self.shared.shard(self.number());
-        // A connection that a helper expects takes the lock.
-        if !is_sound || !self.shared.adoption.is_over() || shard.expected.load(Ordering::Acquire) != 0 {
-            return false;
+        if !is_sound || !self.shared.adoption.is_over() {
+            return None;
         }
-        let words = self.words_of(packet);
+        let (shard, words) = (self.shared.shard(self.number()), self.words_of(packet));
         let hash = self.shared.key.of_words_of_tuple(&words);
-        // Most are committed.
-        self.buckets.prefetch_head(self.hash_of_reply(&words));
-        matches!(shard.index.find(&self.shared.places, hash, &words), Search::Absent)
+        // Most new ones are committed: what the commit reads comes while the flow of the second pass is looked up.
+        let of_reply = self.shared.key.of_words_of_tuple(&inverse_words(&words));
+        self.buckets.prefetch_head(of_reply);
+        match shard.index.find(&self.shared.places, hash, &words) {
+            Search::Found(found) if packet.proto() == PROTO_UDP => {
+                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
+            }
+            // A connection that a helper expects takes the lock.
+            Search::Absent if shard.expected.load(Ordering::Acquire) == 0 => {
+                self.buckets.prefetch_first(self.places, of_reply);
+                Some(UnusualVerdict::Begins)
+            }
+            _ => None,
+        }
     }
 
-    /// Commits the connection of a packet that [`Self::begins`] one, as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
+    /// Commits the connection of a packet that begins one ([`UnusualVerdict::Begins`]), as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
     /// if they differ. `None` if that has to take the general path, which also finds the reason for a refusal.
     #[must_use]
     pub fn commit<const WINDOW: usize>(
@@ -60,64 +79,66 @@ impl UsualZone<'_> {
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
     ) -> Option<Option<UsualEnds>> {
-        let words = self.words_of(packet);
-        self.buckets.prefetch_first(self.places, self.hash_of_reply(&words));
         let is_plain = request.commit != CtCommit::No && request.helper.is_none();
         let nat = request.nat.filter(|nat| !keeps_ends(nat));
         if !is_plain || request.zone != self.number() || (nat.is_some() && UsualPacket::<WINDOW>::IS_IPV6) {
             return None;
         }
-        let mut connection =
-            self.beginning(packet, &CtTuple::from_words(words), (frame_len_bytes, in_port), request)?;
+        let policy = self.policies.get(request.policy);
+        let (progress, timeout_s) = match packet.proto() {
+            PROTO_UDP => (BeginningProgress::Udp(self.now_ms), policy.udp_s(false)),
+            _ => {
+                let (tcp, timeout) = Tcp::opened(&packet.syn(frame_len_bytes)?, policy.tcp());
+                (BeginningProgress::Tcp(tcp.words()), policy.tcp().timeout(timeout))
+            }
+        };
+        let original = self.words_of(packet);
         let mut table = Table::of_zone(self.shared, request.zone);
         if table.shard.expected.load(Ordering::Relaxed) != 0 {
             return None;
         }
+        let (mut replies, mut status) = (inverse_words(&original), 0);
         if let Some(nat) = &nat {
-            let tuple = connection.tuples[0];
-            let Translation { reply, status } =
-                Selection { table: &mut table, now_ms: self.now_ms }.choose(&tuple, nat)?;
-            (connection.tuples[1], connection.status) = (reply, status);
+            let mut selection = Selection { table: &mut table, now_ms: self.now_ms };
+            let translation = selection.choose(&CtTuple::from_words(original), nat)?;
+            (replies, status) = (translation.reply.words(), translation.status);
         }
-        let hashes = table.rooms_for(&connection)?;
-        table.insert_free(&connection, hashes).ok()?;
-        let [src, dst, .., ports] = connection.tuples[1].words();
-        let replies = UsualEnds { addresses: src | dst << 32, ports: (ports >> 32) as u32 };
-        Some((connection.status != 0).then(|| replies.reversed()))
-    }
-
-    /// The connection of this tuple, which a packet begins, without a translation.
-    fn beginning<const WINDOW: usize>(
-        &self,
-        packet: &UsualPacket<'_, WINDOW>,
-        tuple: &CtTuple,
-        (frame_len_bytes, in_port): (u32, u16),
-        request: &CtRequest,
-    ) -> Option<Connection> {
-        let policy = self.policies.get(request.policy);
-        let (progress, timeout_ms) = match packet.proto() {
-            PROTO_UDP => (Progress::Udp { since_ms: self.now_ms }, 1000 * u64::from(policy.udp_s(false))),
-            _ => first(&packet.image(frame_len_bytes, in_port)?, tuple, policy, self.now_ms)?,
+        let tuples = [original, replies];
+        let hashes = tuples.each_ref().map(|words| self.shared.key.of_words_of_tuple(words));
+        if !table.has_rooms(hashes) {
+            return None;
+        }
+        let labels = request.labels.0.as_chunks().0.iter().zip(request.labels.1.as_chunks().0);
+        let mut labels = labels.map(|(value, mask)| u64::from_le_bytes(*value) & u64::from_le_bytes(*mask));
+        let beginning = Beginning {
+            tuples,
+            hashes,
+            status: status_word(status, in_port, request.policy, None),
+            expires_ms: self.now_ms.saturating_add(1000 * u64::from(timeout_s)),
+            mark: request.mark.value & request.mark.mask,
+            labels: std::array::from_fn(|_| labels.next().unwrap_or(0)),
+            bytes: frame_len_bytes,
+            progress,
         };
-        let expires_ms = self.now_ms.saturating_add(timeout_ms);
-        let mut connection = Connection::new([*tuple, tuple.inverse()?], progress, expires_ms);
-        (connection.in_port, connection.policy) = (in_port, request.policy);
-        (connection.packets[0], connection.bytes[0]) = (1, frame_len_bytes.into());
-        request.write_to(&mut connection);
-        Some(connection)
-    }
-
-    /// The hash of the tuple of the replies to a packet with these words.
-    fn hash_of_reply(&self, words: &[u64; TUPLE_WORDS]) -> u32 {
-        let [src, dst, src_high, dst_high, last] = *words;
-        let ports = (last >> 32) as u32;
-        let last = u64::from(ports.rotate_left(16)) << 32 | u64::from(last as u32);
-        self.shared.key.of_words_of_tuple(&[dst, src, dst_high, src_high, last])
+        let Beginning { expires_ms, .. } = beginning;
+        let entry = Entry { in_port, zone: request.zone, expires_ms, is_evictable: true };
+        table.insert_free(&entry, |place| place.begin(&beginning)).ok()?;
+        let [src, dst, .., ports] = replies;
+        let replies = UsualEnds { addresses: src | dst << 32, ports: (ports >> 32) as u32 };
+        Some((status != 0).then(|| replies.reversed()))
     }
 
     fn words_of<const WINDOW: usize>(&self, packet: &UsualPacket<'_, WINDOW>) -> [u64; TUPLE_WORDS] {
         packet.tuple_words(self.last_word_of(packet))
     }
+}
+
+/// The words of the replies' tuple.
+#[inline]
+fn inverse_words([src, dst, src_high, dst_high, last]: &[u64; TUPLE_WORDS]) -> [u64; TUPLE_WORDS] {
+    let ports = (last >> 32) as u32;
+    let last = u64::from(ports.rotate_left(16)) << 32 | u64::from(*last as u32);
+    [*dst, *src, *dst_high, *src_high, last]
 }
 
 /// Whether a translation leaves addresses and ports as they are, unless they clash.

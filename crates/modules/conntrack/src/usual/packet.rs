@@ -2,16 +2,16 @@
 
 use std::sync::atomic::Ordering;
 
+use lasthop_ct_packet::{Direction, TUPLE_WORDS};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_DATA_VALID, F_NEEDS_CSUM};
 use lasthop_wire::{Offload, Sum};
 
 use super::UsualEnds;
-use crate::packet::PacketImage;
 use crate::place::Place;
+use crate::tcp::Segment;
 use crate::tcp::plain::{PLAIN_FLAGS, PlainSegment};
 use crate::tcp::state::{ACK, SYN};
-use crate::tuple::{Direction, TUPLE_WORDS};
 
 const ETHERNET_BYTES: usize = 14;
 /// Bytes of a tag.
@@ -187,13 +187,13 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
             && self.len_bytes(frame_len_bytes).is_some_and(is_in)
     }
 
-    /// The packet as the general path reads it.
-    pub(super) fn image(&self, frame_len_bytes: u32, in_port: u16) -> Option<PacketImage<'a>> {
-        // Nothing that is read here depends on a tag.
-        PacketImage::parse(self.head, frame_len_bytes - self.tag_bytes, *self.offload, in_port).ok()
+    /// The segment of a packet that [`Self::is_syn`].
+    pub(super) fn syn(&self, frame_len_bytes: u32) -> Option<Segment> {
+        let transport_bytes = self.len_bytes(frame_len_bytes)?.checked_sub(Self::IP_BYTES)?;
+        Segment::read(self.head.get(Self::L4_AT..)?, transport_bytes as usize)
     }
 
-    /// The words of its tuple ([`crate::tuple::CtTuple::words`]); `last` has zone, IP version and protocol.
+    /// The words of its tuple ([`lasthop_ct_packet::CtTuple::words`]); `last` has zone, IP version and protocol.
     #[inline(always)]
     pub(super) fn tuple_words(&self, last: u64) -> [u64; TUPLE_WORDS] {
         let last = u64::from(self.ports()) << 32 | last;

@@ -227,18 +227,19 @@ fn again(
     CtVerdict { connection: None, ..verdict }
 }
 
-/// The short way of a packet that begins a connection: its state, and the frame as it leaves if `commit` can be done the short way.
+/// The short way of a packet that begins a connection: its state, and the frame as it leaves if `commit` can be done the short way. Labels and
+/// original tuple of a young connection are those of `wanted`.
 fn short_beginning<const WINDOW: usize>(
     table: &crate::ConntrackTable,
     frame: &[u8],
     offload: Offload,
-    commit: &CtRequest,
+    (commit, wanted): (&CtRequest, &CtMetadata),
     now_ms: u64,
 ) -> Option<(CtMetadata, Option<Vec<u8>>)> {
     let usual = UsualPacket::<WINDOW>::of(frame, &offload)?;
     let (zone, len_bytes) = (table.usual_zone(ZONE, false, now_ms), frame.len() as u32);
-    if !zone.begins(&usual, len_bytes) {
-        return None;
+    if let UnusualVerdict::Young(verdict) = zone.track_unusual::<false, _>(&usual, len_bytes)? {
+        return Some((CtMetadata { state: verdict.state, mark: verdict.mark, ..*wanted }, None));
     }
     let original = Some(crate::CtTuple::from_words(usual.tuple_words(zone.last_word_of(&usual))));
     let metadata = CtMetadata { state: BEGINNING_STATE, zone: ZONE, original, ..CtMetadata::default() };
@@ -253,6 +254,18 @@ fn short_beginning<const WINDOW: usize>(
     Some((metadata, leaves))
 }
 
+/// The verdict for a packet of a young connection.
+fn young<const WHOLE: bool, const WINDOW: usize>(
+    zone: &UsualZone<'_>,
+    usual: &UsualPacket<'_, WINDOW>,
+    frame: &[u8],
+) -> Option<UsualVerdict> {
+    match zone.track_unusual::<WHOLE, _>(usual, frame.len() as u32)? {
+        UnusualVerdict::Young(verdict) => Some(verdict),
+        UnusualVerdict::Begins => None,
+    }
+}
+
 fn short_way(
     table: &crate::ConntrackTable,
     frame: &[u8],
@@ -262,7 +275,9 @@ fn short_way(
 ) -> Option<Seen> {
     let usual = UsualPacket4::of(frame, &offload)?;
     let zone = table.usual_zone(ZONE, request.nat.is_some(), now_ms);
-    let verdict = zone.track::<true, _>(&usual, || frame.len() as u32)?;
+    let verdict = zone
+        .track::<true, _>(&usual, || frame.len() as u32)
+        .or_else(|| young::<true, _>(&zone, &usual, frame))?;
     let mut leaves = frame.to_vec();
     if let Some(to) = verdict.translation {
         usual.translate(&mut leaves, &to);
@@ -286,7 +301,9 @@ fn short_way(
 /// The same for IPv6, without labels and original direction.
 fn short_way6(table: &crate::ConntrackTable, frame: &[u8], offload: Offload, now_ms: u64) -> Option<Seen> {
     let usual = UsualPacket6::of(frame, &offload)?;
-    let verdict = table.usual_zone(ZONE, false, now_ms).track::<false, _>(&usual, || frame.len() as u32)?;
+    let zone = table.usual_zone(ZONE, false, now_ms);
+    let usual_verdict = zone.track::<false, _>(&usual, || frame.len() as u32);
+    let verdict = usual_verdict.or_else(|| young::<false, _>(&zone, &usual, frame))?;
     assert_eq!((verdict.original, verdict.labels, verdict.translation), (UsualEnds::default(), [0; 2], None));
     let (state, mark) = (verdict.state, verdict.mark);
     Some((CtMetadata { state, zone: ZONE, mark, ..CtMetadata::default() }, frame.to_vec()))
@@ -320,12 +337,17 @@ impl Pair {
         Self { tables, layer, numbers: Numbers::default(), now_ms: BEGAN_MS, short: 0 }
     }
 
-    /// Connections of both directions.
+    /// Connections of both directions, assured.
     fn new(layer: Layer) -> Self {
+        Self::begun(layer, 1500)
+    }
+
+    /// Connections of both directions, with this time between their packets.
+    fn begun(layer: Layer, waits_ms: u64) -> Self {
         let mut pair = Self::empty(layer);
         for connection in 0..CONNECTIONS {
             for (is_reply, flags) in [(false, SYN), (true, SYN | ACK), (false, ACK), (true, ACK)] {
-                pair.now_ms += 1500;
+                pair.now_ms += waits_ms;
                 pair.pass(&Step { is_reply, flags, ..pair.plain(connection) }, true);
             }
         }
@@ -401,8 +423,10 @@ impl Pair {
         let (wanted, _) = long_way(long, &frame, offload, &tracks, now_ms);
         let left = again(long, (&frame, &wanted), offload, commit, now_ms);
         let beginning = match self.layer {
-            Layer::Ipv6 => short_beginning::<WINDOW6_BYTES>(short, &frame, offload, commit, now_ms),
-            _ => short_beginning::<WINDOW4_BYTES>(short, &frame, offload, commit, now_ms),
+            Layer::Ipv6 => {
+                short_beginning::<WINDOW6_BYTES>(short, &frame, offload, (commit, &wanted), now_ms)
+            }
+            _ => short_beginning::<WINDOW4_BYTES>(short, &frame, offload, (commit, &wanted), now_ms),
         };
         let (seen, leaves) =
             beginning.unwrap_or_else(|| (long_way(short, &frame, offload, &tracks, now_ms).0, None));
@@ -435,8 +459,12 @@ fn commits() -> impl Strategy<Value = CtRequest> {
 
 proptest! {
     #[test]
-    fn the_short_way_is_the_long_way(steps in steps(), layer in prop::sample::select(LAYERS.to_vec())) {
-        let mut pair = Pair::new(layer);
+    fn the_short_way_is_the_long_way(
+        steps in steps(),
+        layer in prop::sample::select(LAYERS.to_vec()),
+        waits_ms in prop::sample::select(vec![10, 1500]),
+    ) {
+        let mut pair = Pair::begun(layer, waits_ms);
         steps.iter().for_each(|step| { pair.pass(step, false); });
     }
 }
@@ -486,6 +514,28 @@ fn usual_packets_are_translated_where_they_begin_connections() {
             assert_eq!(pair.pass_and_commit(&step, &commit), is_first, "{connection}");
         }
         assert_eq!(pair.tables[0].len(), u32::from(CONNECTIONS));
+    }
+}
+
+#[test]
+fn datagrams_of_young_connections_take_the_short_way() {
+    for layer in LAYERS {
+        for connection in CONNECTIONS / 2..CONNECTIONS {
+            let mut pair = Pair::empty(layer);
+            let step = Step { payload_bytes: LEAST_PAYLOAD_BYTES, ..pair.plain(connection) };
+            let reply = Step { is_reply: true, ..step.clone() };
+            pair.pass(&step, true);
+            assert!(!pair.pass(&step, false), "no reply yet");
+            assert!(pair.pass(&reply, false), "the first reply");
+            // From the last one on the connection is assured.
+            for waits_ms in [10, 1900, 90, 1, 1] {
+                assert!(pair.pass(&Step { waits_ms, ..step.clone() }, false));
+                assert!(pair.pass(&reply, false));
+            }
+            let words = words(&pair.tables[0]);
+            assert!(words[0][1] & u64::from(ASSURED) != 0);
+            assert_eq!((pair.short, pair.tables[0].shared.shard(ZONE).has_changes()), (11, true));
+        }
     }
 }
 

@@ -54,30 +54,34 @@ impl<'a> PacketImage<'a> {
 
     /// Reads `N` bytes at an offset of the image.
     #[inline]
-    pub(crate) fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+    pub fn bytes<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.head.get(at..)?.first_chunk().copied()
     }
 
+    /// Two bytes as a number.
     #[inline]
-    pub(crate) fn word(&self, at: usize) -> Option<u16> {
+    #[must_use]
+    pub fn word(&self, at: usize) -> Option<u16> {
         self.bytes(at).map(u16::from_be_bytes)
     }
 
+    /// Four bytes as a number.
     #[inline]
-    pub(crate) fn long(&self, at: usize) -> Option<u32> {
+    #[must_use]
+    pub fn long(&self, at: usize) -> Option<u32> {
         self.bytes(at).map(u32::from_be_bytes)
     }
 
     /// Offset of the transport header.
     #[inline]
-    pub(crate) fn l4(&self) -> usize {
+    pub fn l4(&self) -> usize {
         usize::from(self.layers.l4_offset)
     }
 
     /// Offset of the IP packet's end in the frame; padding may follow. `None` if the frame is shorter than its header
     /// says.
     #[inline]
-    pub(crate) fn end(&self) -> Option<usize> {
+    pub fn end(&self) -> Option<usize> {
         let frame = self.frame_len_bytes as usize;
         match self.layers.l3_len_bytes as usize {
             0 => Some(frame),
@@ -87,7 +91,7 @@ impl<'a> PacketImage<'a> {
 
     /// The packet's tuple in a zone; `None` if the image lacks a header, or for a later fragment.
     #[inline]
-    pub(crate) fn tuple(&self, zone: u16) -> Option<CtTuple> {
+    pub fn tuple(&self, zone: u16) -> Option<CtTuple> {
         if !self.layers.has_l4 {
             return None;
         }
@@ -95,7 +99,7 @@ impl<'a> PacketImage<'a> {
     }
 
     /// Whether the transport checksum is known to be wrong. Sums at most the bytes of the image.
-    pub(crate) fn has_wrong_checksum(&self) -> bool {
+    pub fn has_wrong_checksum(&self) -> bool {
         match self.checksum {
             ChecksumState::Right => false,
             ChecksumState::Wrong => true,
@@ -121,7 +125,7 @@ impl<'a> PacketImage<'a> {
 
     /// The sum of the pseudo header for a transport packet of `len` bytes; `None` if the packet's destination is not
     /// the final one.
-    pub(crate) fn pseudo(&self, len: usize) -> Option<Sum> {
+    pub fn pseudo(&self, len: usize) -> Option<Sum> {
         if self.layers.is_source_routed {
             return None;
         }
@@ -136,7 +140,7 @@ impl<'a> PacketImage<'a> {
 
 /// The tuple of the packet that starts with `head` and has these `layers`.
 #[inline]
-pub(crate) fn tuple_at(head: &[u8], layers: &Layers, zone: u16) -> Option<CtTuple> {
+pub fn tuple_at(head: &[u8], layers: &Layers, zone: u16) -> Option<CtTuple> {
     let addresses = layers.addresses(head);
     let (src, dst) = addresses.split_at(addresses.len() / 2);
     let l4 = usize::from(layers.l4_offset);

@@ -17,7 +17,7 @@ const PATCHES_MAX: usize = 16;
 /// Bytes of a patch: an address.
 const PATCH_BYTES: usize = 16;
 /// Bytes that a helper inserts; an EPRT command with an IPv6 address has 54.
-pub(crate) const SPLICE_BYTES: usize = 64;
+pub const SPLICE_BYTES: usize = 64;
 
 /// Bytes of the image to overwrite; the length stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl CtRewrites {
 
 /// A header lies beyond the image, or there are too many changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NotInImage;
+pub struct NotInImage;
 
 /// A checksum's field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,22 +114,30 @@ enum SumKind {
 }
 
 /// Changes to one packet.
-pub(crate) struct Editor<'a> {
+#[derive(Clone, Debug)]
+pub struct Editor<'a> {
     packet: PacketImage<'a>,
     rewrites: CtRewrites,
 }
 
 impl<'a> Editor<'a> {
-    pub(crate) fn new(packet: &PacketImage<'a>) -> Self {
+    /// No changes yet.
+    #[must_use]
+    pub fn new(packet: &PacketImage<'a>) -> Self {
         Self { packet: *packet, rewrites: CtRewrites::default() }
     }
 
-    pub(crate) fn finish(self) -> CtRewrites {
+    /// All changes.
+    #[must_use]
+    pub fn finish(self) -> CtRewrites {
         self.rewrites
     }
 
     /// Translates the packet of tuple `from` to tuple `to`.
-    pub(crate) fn translate(&mut self, from: &CtTuple, to: &CtTuple) -> Result<(), NotInImage> {
+    ///
+    /// # Errors
+    /// If a header lies beyond the image.
+    pub fn translate(&mut self, from: &CtTuple, to: &CtTuple) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers);
         self.addresses(&layers, from, to, sum, None)?;
@@ -138,7 +146,10 @@ impl<'a> Editor<'a> {
 
     /// Translates an ICMP error about a packet of tuple `inner` to one about `inner_to`. `outer` has its own addresses,
     /// before and after.
-    pub(crate) fn translate_error(
+    ///
+    /// # Errors
+    /// As [`Self::translate`].
+    pub fn translate_error(
         &mut self,
         inner: (&Layers, &CtTuple, &CtTuple),
         outer: (&CtTuple, &CtTuple),
@@ -158,7 +169,10 @@ impl<'a> Editor<'a> {
     }
 
     /// Overwrites bytes of the transport header.
-    pub(crate) fn put_transport(&mut self, at: usize, bytes: &[u8]) -> Result<(), NotInImage> {
+    ///
+    /// # Errors
+    /// As [`Self::translate`].
+    pub fn put_transport(&mut self, at: usize, bytes: &[u8]) -> Result<(), NotInImage> {
         let layers = self.packet.layers;
         let sum = self.transport_sum(&layers).filter(|sum| sum.kind != SumKind::Partial);
         if (at - self.packet.l4()).is_multiple_of(2) {
@@ -175,7 +189,10 @@ impl<'a> Editor<'a> {
 
     /// Replaces payload by a longer or shorter one, and adjusts lengths and checksums. The image must have the whole
     /// packet.
-    pub(crate) fn splice(&mut self, splice: CtSplice) -> Result<(), NotInImage> {
+    ///
+    /// # Errors
+    /// As [`Self::translate`], and for a frame to be segmented.
+    pub fn splice(&mut self, splice: CtSplice) -> Result<(), NotInImage> {
         let packet = self.packet;
         let (l3, l4, end) =
             (usize::from(packet.layers.l3_offset), packet.l4(), packet.end().ok_or(NotInImage)?);

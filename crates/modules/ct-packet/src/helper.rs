@@ -2,7 +2,7 @@
 
 mod ftp;
 
-pub(crate) use ftp::{FtpAddress, write_address};
+pub use ftp::{FtpAddress, write_address};
 
 use lasthop_wire::headers::PROTO_UDP;
 
@@ -66,24 +66,27 @@ impl CtHelper {
 
 /// A connection that a packet announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub struct Announced {
     /// The address that the sender announces; `None` for its own.
-    pub(crate) address: Option<IpBytes>,
-    pub(crate) port: u16,
+    pub address: Option<IpBytes>,
+    /// The port.
+    pub port: u16,
     /// The text of the announcement, if NAT may have to replace it.
-    pub(crate) written: Option<FtpAddress>,
+    pub written: Option<FtpAddress>,
 }
 
 /// Whether a packet seems to announce a connection in a line that continues beyond its image, and is short enough to be
 /// read as a whole.
-pub(crate) fn is_cut_short(helper: CtHelper, packet: &PacketImage<'_>, direction: Direction) -> bool {
+#[must_use]
+pub fn is_cut_short(helper: CtHelper, packet: &PacketImage<'_>, direction: Direction) -> bool {
     helper == CtHelper::Ftp
         && packet.end().is_some_and(|end| end > packet.head.len() && end <= HELPER_IMAGE_BYTES)
         && ftp::begins_announcement(packet, direction)
 }
 
 /// The connection that a packet announces, in this helper's protocol.
-pub(crate) fn announced(
+#[must_use]
+pub fn announced(
     helper: CtHelper,
     packet: &PacketImage<'_>,
     tuple: &CtTuple,

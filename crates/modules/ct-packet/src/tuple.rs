@@ -13,7 +13,7 @@ pub struct IpBytes(pub [u8; 16]);
 impl IpBytes {
     /// Reads 4 or 16 bytes; `None` for any other length.
     #[inline]
-    pub(crate) fn from_slice(bytes: &[u8]) -> Option<Self> {
+    pub fn from_slice(bytes: &[u8]) -> Option<Self> {
         if let Ok(address) = <[u8; 4]>::try_from(bytes) {
             return Some(Self(u128::from(u32::from_le_bytes(address)).to_le_bytes()));
         }
@@ -22,7 +22,7 @@ impl IpBytes {
 
     /// The address as a number. For IPv4 addresses only the upper 32 bits differ.
     #[inline]
-    pub(crate) fn number(self) -> u128 {
+    pub fn number(self) -> u128 {
         u128::from_be_bytes(self.0)
     }
 
@@ -58,7 +58,8 @@ pub enum Direction {
 }
 
 impl Direction {
-    pub(crate) const BOTH: [Self; 2] = [Self::Original, Self::Reply];
+    /// Both directions, the original one first.
+    pub const BOTH: [Self; 2] = [Self::Original, Self::Reply];
 
     /// The other direction.
     #[inline]
@@ -72,7 +73,7 @@ impl Direction {
 
     /// 0 for original, 1 for reply.
     #[inline]
-    pub(crate) fn index(self) -> usize {
+    pub fn index(self) -> usize {
         self as usize
     }
 }
@@ -98,12 +99,13 @@ pub struct CtTuple {
 }
 
 /// Words of a tuple.
-pub(crate) const TUPLE_WORDS: usize = 5;
+pub const TUPLE_WORDS: usize = 5;
 /// Shift of the zone in a tuple's last word.
-pub(crate) const ZONE_SHIFT: u32 = 16;
-pub(crate) const PROTO_SHIFT: u32 = 8;
+pub const ZONE_SHIFT: u32 = 16;
+/// Shift of the protocol there.
+pub const PROTO_SHIFT: u32 = 8;
 /// The addresses are IPv6 ones.
-pub(crate) const IS_IPV6: u64 = 1;
+pub const IS_IPV6: u64 = 1;
 
 impl CtTuple {
     /// The tuple of replies; `None` for ICMP types without a reply.
@@ -127,18 +129,18 @@ impl CtTuple {
     }
 
     /// Whether ports, or an ICMP identifier, can be translated.
-    pub(crate) fn has_ports(&self) -> bool {
+    pub fn has_ports(&self) -> bool {
         matches!(self.proto, PROTO_TCP | PROTO_UDP | PROTO_SCTP | PROTO_ICMP | PROTO_ICMPV6)
     }
 
     /// Whether it is ICMP, where both directions have the same identifier.
-    pub(crate) fn is_icmp(&self) -> bool {
+    pub fn is_icmp(&self) -> bool {
         matches!(self.proto, PROTO_ICMP | PROTO_ICMPV6)
     }
 
     /// All fields as words, for a hash.
     #[inline]
-    pub(crate) fn words(&self) -> [u64; TUPLE_WORDS] {
+    pub fn words(&self) -> [u64; TUPLE_WORDS] {
         let half = |bytes: &[u8; 16], at: usize| {
             bytes[at..].first_chunk().map_or(0, |bytes: &[u8; 8]| u64::from_le_bytes(*bytes))
         };
@@ -152,7 +154,7 @@ impl CtTuple {
 
     /// Unpacks [`Self::words`].
     #[inline]
-    pub(crate) fn from_words(words: [u64; TUPLE_WORDS]) -> Self {
+    pub fn from_words(words: [u64; TUPLE_WORDS]) -> Self {
         let [src, dst, src_high, dst_high, rest] = words;
         let address = |low: u64, high: u64| IpBytes((u128::from(low) | u128::from(high) << 64).to_le_bytes());
         Self {
@@ -168,7 +170,7 @@ impl CtTuple {
 
     /// Reads the zone from a tuple's last word.
     #[inline]
-    pub(crate) fn zone_in_words(last: u64) -> u16 {
+    pub fn zone_in_words(last: u64) -> u16 {
         (last >> ZONE_SHIFT) as u16
     }
 }
@@ -199,12 +201,12 @@ fn icmp_pair(proto: u8, kind: u8) -> Option<u8> {
 }
 
 /// Whether an ICMP type is a request, which may begin a connection.
-pub(crate) fn is_icmp_request(proto: u8, kind: u8) -> bool {
+pub fn is_icmp_request(proto: u8, kind: u8) -> bool {
     matches!((proto, kind), (PROTO_ICMP, 8 | 13 | 15 | 17) | (PROTO_ICMPV6, 128 | 139))
 }
 
 /// Whether an ICMP type reports an error, and so quotes a packet.
-pub(crate) fn is_icmp_error(proto: u8, kind: u8) -> bool {
+pub fn is_icmp_error(proto: u8, kind: u8) -> bool {
     match proto {
         PROTO_ICMP => matches!(kind, 3 | 4 | 5 | 11 | 12),
         PROTO_ICMPV6 => kind < 128,

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A line counts if it is complete and begins its segment. Numbers are bounded, so a replacement never exceeds
-//! [`crate::edit::SPLICE_BYTES`].
+//! [`crate::SPLICE_BYTES`].
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -26,10 +26,11 @@ const ADDRESS_CHARACTERS_MAX: usize = 45;
 
 /// The text of an address in a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FtpAddress {
-    /// Offset in the frame, and length, of the bytes to replace.
-    pub(crate) at: usize,
-    pub(crate) len: usize,
+pub struct FtpAddress {
+    /// Offset in the frame of the bytes to replace.
+    pub at: usize,
+    /// Their number.
+    pub len: usize,
     form: Form,
 }
 
@@ -189,11 +190,8 @@ fn extended(cursor: &mut Cursor<'_>) -> Option<Found> {
 }
 
 /// Writes another address and port in the same form.
-pub(crate) fn write_address(
-    written: &FtpAddress,
-    address: IpAddr,
-    port: u16,
-) -> Option<ArrayVec<u8, SPLICE_BYTES>> {
+#[must_use]
+pub fn write_address(written: &FtpAddress, address: IpAddr, port: u16) -> Option<ArrayVec<u8, SPLICE_BYTES>> {
     let mut text = ArrayString::<SPLICE_BYTES>::new();
     let [high, low] = port.to_be_bytes();
     match (written.form, address) {
