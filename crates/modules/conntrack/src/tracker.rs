@@ -153,7 +153,7 @@ impl Tracking<'_> {
         now_ms: u64,
     ) -> Result<u32, NotInImage> {
         let mut nat_bits = 0;
-        if request.nat.is_some() && !look.is_translated {
+        if request.translates(connection.status, look.direction) && !look.is_translated {
             let (from, to) = passage(&connection.tuples, look.direction);
             nat_bits = nat_bits_of(connection.status, look.direction);
             editor.translate(&from, &to)?;
