@@ -24,6 +24,7 @@ use crate::dry_event::{DryEvent, DryPass, DryTracked};
 use crate::execution::EXECUTED;
 use crate::executor::{ActionResult, ActionSource, Executor};
 use crate::flow_memory::Installed;
+use crate::layer3::without_placeholder;
 use crate::module::FlowModule;
 use crate::pending::Ticket;
 use crate::pending_filter::FilterKey;
@@ -225,9 +226,16 @@ impl FlowModule {
                 course,
             };
             let metadata = Metadata { in_port: number, ..Metadata::default() };
-            match header.has_tunnel() && OuterHeader::parse(header.tunnel()).is_none() {
-                true => executor.verdicts.drop_packet(0, DropReason::ActionImpossible),
-                false => executor.first_pass(ActionPacket::new(0, header, metadata)),
+            let tunnel = OuterHeader::parse(header.tunnel()).filter(|_| header.has_tunnel());
+            let is_bare = tunnel.is_some_and(|tunnel| tunnel.is_layer3);
+            match without_placeholder(header, &metadata) {
+                Some((bare, metadata)) if is_bare => {
+                    executor.first_pass(ActionPacket::without_image(0, &bare, metadata));
+                }
+                _ if is_bare || header.has_tunnel() && tunnel.is_none() => {
+                    executor.verdicts.drop_packet(0, DropReason::ActionImpossible);
+                }
+                _ => executor.first_pass(ActionPacket::new(0, header, metadata)),
             }
             (executor.course.events, executor.course.untold)
         });

@@ -65,6 +65,7 @@ mod executor;
 mod flow_memory;
 mod grace;
 mod hash;
+mod layer3;
 mod meter;
 mod module;
 mod numbers;

@@ -135,6 +135,11 @@ impl FlowModule {
         self.table.shared.numbers.set(port, number);
     }
 
+    /// Says whether a port is a tunnel's end. Only those take packets without an Ethernet header.
+    pub fn set_tunnel_end(&self, port: PortId, is_tunnel_end: bool) {
+        self.table.shared.numbers.set_tunnel_end(port, is_tunnel_end);
+    }
+
     /// The number of a port of its switch, if it has one.
     #[must_use]
     pub fn number_of(&self, port: PortId) -> Option<u16> {

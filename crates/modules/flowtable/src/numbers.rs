@@ -3,7 +3,7 @@
 //! The control side stores these words and workers load them: the number of a port once a batch, the port of a number
 //! once an output. Flows need no translation, and numbers may change while flows name them.
 
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
@@ -19,13 +19,16 @@ const NO_PORT: u16 = PortId::INTERNAL.0;
 pub(crate) struct Numbers {
     by_port: Box<[AtomicU32]>,
     by_number: Box<[AtomicU16]>,
+    /// Whether a port is a tunnel's end; only those take packets without an Ethernet header.
+    is_tunnel_end: Box<[AtomicBool]>,
 }
 
 impl Numbers {
     /// Returns numbers of a datapath in which no port has one.
     pub(crate) fn none() -> Self {
         let by_port = (0..PORTS_MAX).map(|_| AtomicU32::new(NO_NUMBER)).collect();
-        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NO_PORT)).collect() }
+        let is_tunnel_end = (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect();
+        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NO_PORT)).collect(), is_tunnel_end }
     }
 
     /// Returns numbers in which every port has the switch's own number.
@@ -49,6 +52,17 @@ impl Numbers {
         (port != NO_PORT).then_some(PortId(port))
     }
 
+    /// Whether a port is a tunnel's end.
+    pub(crate) fn is_tunnel_end(&self, port: PortId) -> bool {
+        self.is_tunnel_end.get(port.index()).is_some_and(|is| is.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_tunnel_end(&self, port: PortId, is_tunnel_end: bool) {
+        if let Some(place) = self.is_tunnel_end.get(port.index()) {
+            place.store(is_tunnel_end, Ordering::Relaxed);
+        }
+    }
+
     /// Gives a port an unused number, or takes its number away.
     pub(crate) fn set(&self, port: PortId, number: Option<u16>) {
         let Some(place) = self.by_port.get(port.index()) else { return };
@@ -58,6 +72,7 @@ impl Numbers {
         if old != NO_NUMBER {
             store(old as usize, NO_PORT);
         }
+        self.set_tunnel_end(port, false);
         if let Some(number) = number {
             store(usize::from(number), port.0);
         }
