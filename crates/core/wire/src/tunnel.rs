@@ -29,9 +29,7 @@ use crate::vnet;
 pub const OPTIONS_BYTES_MAX: usize = 64;
 /// Bytes of metadata before the addresses.
 const FIXED_BYTES: usize = 20;
-/// Offset of the options' length, and the bit beside it.
-const LENGTH_AT: usize = 3;
-/// The frame has a placeholder for an Ethernet header.
+/// Beside the options' length: the frame has a placeholder for an Ethernet header.
 const LAYER3: u8 = 0x80;
 /// Offset of the sender.
 const SENDER: usize = 16;
@@ -210,13 +208,6 @@ impl OuterHeader {
 pub fn set_sender(metadata: &mut [u8], sender: u32) {
     if let Some(place) = metadata.get_mut(SENDER..FIXED_BYTES) {
         place.copy_from_slice(&sender.to_be_bytes());
-    }
-}
-
-/// Says in the metadata of a packet that its frame begins with a placeholder for an Ethernet header.
-pub fn set_layer3(metadata: &mut [u8]) {
-    if let Some(place) = metadata.get_mut(LENGTH_AT) {
-        *place |= LAYER3;
     }
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_conntrack::{CtDryRun, CtRequest};
-use lasthop_flow::{Action, FlowKey};
+use lasthop_flow::{Action, FlowKey, tunnel_told};
 use lasthop_module_api::{DropReason, Header, PortId, UpcallReason, Verdicts};
 use lasthop_wire::{Metadata, OuterHeader};
 
@@ -32,7 +32,6 @@ use crate::shared::Shared;
 use crate::slot::tag_of;
 use crate::tracked_batch::TrackedBatch;
 use crate::tracking::Tracked;
-use crate::tunnel::tunnel_told;
 use crate::worker_state::WorkerState;
 use crate::{FlowTable, UnsupportedFlow};
 
@@ -226,16 +225,16 @@ impl FlowModule {
                 course,
             };
             let metadata = Metadata { in_port: number, ..Metadata::default() };
-            let tunnel = OuterHeader::parse(header.tunnel()).filter(|_| header.has_tunnel());
-            let is_bare = tunnel.is_some_and(|tunnel| tunnel.is_layer3);
-            match without_placeholder(header, &metadata) {
-                Some((bare, metadata)) if is_bare => {
-                    executor.first_pass(ActionPacket::without_image(0, &bare, metadata));
+            let first = match OuterHeader::parse(header.tunnel()) {
+                Some(tunnel) if tunnel.is_layer3 => without_placeholder(header, &metadata),
+                None if header.has_tunnel() => None,
+                _ => Some((*header, metadata)),
+            };
+            match first {
+                Some((header, metadata)) => {
+                    executor.first_pass(ActionPacket::without_image(0, &header, metadata));
                 }
-                _ if is_bare || header.has_tunnel() && tunnel.is_none() => {
-                    executor.verdicts.drop_packet(0, DropReason::ActionImpossible);
-                }
-                _ => executor.first_pass(ActionPacket::new(0, header, metadata)),
+                None => executor.verdicts.drop_packet(0, DropReason::ActionImpossible),
             }
             (executor.course.events, executor.course.untold)
         });

@@ -10,11 +10,11 @@ use std::sync::atomic::Ordering;
 
 use lasthop_module_api::{Batch, DropReason, Header, Output, PortId};
 use lasthop_wire::key::{LinkLayer, extract, field};
+use lasthop_wire::tunnel::TUNNEL_BYTES;
 use lasthop_wire::tunnel::layer3::{PLACEHOLDER_BYTES, ethertype_in, placeholder};
-use lasthop_wire::tunnel::{TUNNEL_BYTES, set_layer3};
 use lasthop_wire::{Key, Metadata, OuterHeader};
 
-use crate::action_packet::{ActionPacket, EVERYTHING};
+use crate::action_packet::ActionPacket;
 use crate::course::Course;
 use crate::dry_event::{DryEvent, DryOutput};
 use crate::executor::{ActionResult, Executor};
@@ -37,20 +37,14 @@ impl FlowModule {
         let mut key = Key::default();
         extract(header.bytes(), &metadata, &mut key);
         key.put_tunnel(tunnel);
-        let hit = executor.look_up(&key, None);
         let copy = ActionPacket::without_image(packet, &header, metadata);
-        match hit {
+        match executor.look_up(&key, None) {
             Some(hit) => executor.act_on(copy, key.get(field::TCP_FLAGS) as u16, hit),
             None if self.is_asked.load(Ordering::Relaxed) => {
                 executor.miss_of(copy, (&key, FilterKey::Unseen));
             }
             // No bridge that stands in for a controller can forward it by its addresses.
-            None => {
-                let shared = executor.shared;
-                let is_next = executor.local.pending.overtake(&shared.tickets, shared.secret.of_key(&key));
-                let reason = if is_next { DropReason::NoFlow } else { DropReason::OutOfOrder };
-                executor.verdicts.drop_packet(packet, reason);
-            }
+            None => executor.verdicts.drop_packet(packet, DropReason::NoFlow),
         }
     }
 }
@@ -65,15 +59,11 @@ pub(crate) fn without_placeholder(header: &Header, metadata: &Metadata) -> Optio
 
 /// The image of a packet without an Ethernet header as a tunnel's end takes it. An error if no action has set a tunnel.
 fn with_placeholder(header: &Header, ethertype: u16) -> Result<Header, DropReason> {
-    let (mut header, mut tunnel) = (*header, [0; TUNNEL_BYTES]);
-    let len = header.tunnel().len();
-    let place =
-        tunnel.get_mut(..len).filter(|place| !place.is_empty()).ok_or(DropReason::ActionImpossible)?;
-    place.copy_from_slice(header.tunnel());
-    set_layer3(place);
-    header.set_tunnel(place)?;
-    header.insert(0, &placeholder(ethertype))?;
-    Ok(header)
+    let (mut header, mut bytes) = (*header, [0; TUNNEL_BYTES]);
+    let outer = OuterHeader::parse(header.tunnel()).ok_or(DropReason::ActionImpossible)?;
+    let len = OuterHeader { is_layer3: true, ..outer }.emit(&mut bytes);
+    header.set_tunnel(bytes.get(..len).unwrap_or_default())?;
+    header.insert(0, &placeholder(ethertype)).map(|()| header)
 }
 
 impl<C: Course> Executor<'_, C> {
@@ -86,26 +76,21 @@ impl<C: Course> Executor<'_, C> {
         (number, port): (u16, PortId),
         truncate_len_bytes: u32,
     ) {
-        let header = match copy.metadata.link {
-            LinkLayer::None(ethertype) if self.shared.numbers.is_tunnel_end(port) => {
-                with_placeholder(copy.header(), ethertype)
-            }
+        let is_taken = self.shared.numbers.is_tunnel_end(port);
+        let framed = match copy.metadata.link {
+            LinkLayer::None(ethertype) if is_taken => with_placeholder(copy.header(), ethertype),
             _ => Err(DropReason::ActionImpossible),
         };
-        let header = match header {
-            Ok(header) => header,
+        let image =
+            framed.and_then(|header| self.verdicts.add_image(header).ok_or(DropReason::VerdictOverflow));
+        let image = match image {
+            Ok(image) => image,
             Err(reason) => return self.lose(result, copy, reason),
-        };
-        let Some(image) = self.verdicts.add_image(header) else {
-            return self.lose(result, copy, DropReason::VerdictOverflow);
         };
         result.sent += 1;
         self.course.note(|| DryEvent::Output(DryOutput::of(copy, (number, port), truncate_len_bytes)));
-        // The wire has the packet without its placeholder.
-        let truncate_len_bytes = match truncate_len_bytes {
-            EVERYTHING => EVERYTHING,
-            len => len.saturating_add(PLACEHOLDER_BYTES as u32),
-        };
+        // The wire has the packet without its placeholder. The length of everything is the largest there is.
+        let truncate_len_bytes = truncate_len_bytes.saturating_add(PLACEHOLDER_BYTES as u32);
         self.verdicts.push(Output { packet: copy.packet, image, port, truncate_len_bytes });
     }
 }

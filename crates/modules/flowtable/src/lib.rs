@@ -82,7 +82,6 @@ mod table;
 mod tracked_batch;
 mod tracked_run;
 mod tracking;
-mod tunnel;
 mod worker_state;
 
 pub use compact::tracked;
@@ -97,7 +96,6 @@ pub use flow_memory::Installed;
 pub use meter::{MeterCounters, MeterRate};
 pub use module::{FlowModule, LookUps};
 pub use table::{Dumped, FlowSelector, FlowTable, Removed};
-pub use tunnel::{tunnel_of, tunnel_told};
 
 #[cfg(test)]
 mod tests;

@@ -135,9 +135,9 @@ impl FlowModule {
         self.table.shared.numbers.set(port, number);
     }
 
-    /// Says whether a port is a tunnel's end. Only those take packets without an Ethernet header.
-    pub fn set_tunnel_end(&self, port: PortId, is_tunnel_end: bool) {
-        self.table.shared.numbers.set_tunnel_end(port, is_tunnel_end);
+    /// Says that a port with a number is a tunnel's end. Only those take packets without an Ethernet header.
+    pub fn set_tunnel_end(&self, port: PortId) {
+        self.table.shared.numbers.set_tunnel_end(port);
     }
 
     /// The number of a port of its switch, if it has one.

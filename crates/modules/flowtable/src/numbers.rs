@@ -3,7 +3,7 @@
 //! The control side stores these words and workers load them: the number of a port once a batch, the port of a number
 //! once an output. Flows need no translation, and numbers may change while flows name them.
 
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use lasthop_module_api::{PORTS_MAX, PortId};
 
@@ -11,6 +11,8 @@ use lasthop_module_api::{PORTS_MAX, PortId};
 pub(crate) const NUMBERS: usize = 1 << 16;
 /// Stored for a port without a number.
 const NO_NUMBER: u32 = u32::MAX;
+/// Stored beside the number of a port that is a tunnel's end.
+const TUNNEL_END: u32 = 1 << 16;
 /// Stored for a number without a port. Packets are never sent to the port `internal`.
 const NO_PORT: u16 = PortId::INTERNAL.0;
 
@@ -19,16 +21,13 @@ const NO_PORT: u16 = PortId::INTERNAL.0;
 pub(crate) struct Numbers {
     by_port: Box<[AtomicU32]>,
     by_number: Box<[AtomicU16]>,
-    /// Whether a port is a tunnel's end; only those take packets without an Ethernet header.
-    is_tunnel_end: Box<[AtomicBool]>,
 }
 
 impl Numbers {
     /// Returns numbers of a datapath in which no port has one.
     pub(crate) fn none() -> Self {
         let by_port = (0..PORTS_MAX).map(|_| AtomicU32::new(NO_NUMBER)).collect();
-        let is_tunnel_end = (0..PORTS_MAX).map(|_| AtomicBool::new(false)).collect();
-        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NO_PORT)).collect(), is_tunnel_end }
+        Self { by_port, by_number: (0..NUMBERS).map(|_| AtomicU16::new(NO_PORT)).collect() }
     }
 
     /// Returns numbers in which every port has the switch's own number.
@@ -54,13 +53,13 @@ impl Numbers {
 
     /// Whether a port is a tunnel's end.
     pub(crate) fn is_tunnel_end(&self, port: PortId) -> bool {
-        self.is_tunnel_end.get(port.index()).is_some_and(|is| is.load(Ordering::Relaxed))
+        let place = self.by_port.get(port.index()).map(|place| place.load(Ordering::Relaxed));
+        place.is_some_and(|place| place != NO_NUMBER && place & TUNNEL_END != 0)
     }
 
-    pub(crate) fn set_tunnel_end(&self, port: PortId, is_tunnel_end: bool) {
-        if let Some(place) = self.is_tunnel_end.get(port.index()) {
-            place.store(is_tunnel_end, Ordering::Relaxed);
-        }
+    /// Says so of a port that has a number, until that changes.
+    pub(crate) fn set_tunnel_end(&self, port: PortId) {
+        self.by_port.get(port.index()).map(|place| place.fetch_or(TUNNEL_END, Ordering::Relaxed));
     }
 
     /// Gives a port an unused number, or takes its number away.
@@ -70,9 +69,8 @@ impl Numbers {
         // No number exceeds the table.
         let store = |number: usize, port: u16| self.by_number[number].store(port, Ordering::Relaxed);
         if old != NO_NUMBER {
-            store(old as usize, NO_PORT);
+            store(usize::from(old as u16), NO_PORT);
         }
-        self.set_tunnel_end(port, false);
         if let Some(number) = number {
             store(usize::from(number), port.0);
         }
@@ -93,6 +91,12 @@ mod tests {
         assert_eq!((numbers.port(u16::MAX), numbers.port(0)), (None, Some(PortId(3))));
         numbers.set(PortId(3), None);
         assert_eq!((numbers.of(PortId(3)), numbers.port(0)), (None, None));
+        numbers.set(PortId(3), Some(7));
+        assert!(!numbers.is_tunnel_end(PortId(3)) && !numbers.is_tunnel_end(PortId(4)));
+        numbers.set_tunnel_end(PortId(3));
+        assert_eq!((numbers.of(PortId(3)), numbers.is_tunnel_end(PortId(3))), (Some(7), true));
+        numbers.set(PortId(3), Some(8));
+        assert_eq!((numbers.port(7), numbers.is_tunnel_end(PortId(3))), (None, false));
         assert_eq!(Numbers::identical().port(1023), Some(PortId(1023)));
     }
 }

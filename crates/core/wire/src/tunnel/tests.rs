@@ -317,8 +317,6 @@ proptest! {
         prop_assert_eq!(OuterHeader::parse(&out), Some(tunnel), "bytes behind it do not count");
         set_sender(&mut out, 7);
         prop_assert_eq!(OuterHeader::parse(&out), Some(OuterHeader { sender: 7, ..tunnel }));
-        set_layer3(&mut out);
-        prop_assert_eq!(OuterHeader::parse(&out), Some(OuterHeader { sender: 7, is_layer3: true, ..tunnel }));
     }
 
     #[test]

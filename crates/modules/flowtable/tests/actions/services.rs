@@ -305,7 +305,9 @@ fn a_packet_without_an_ethernet_header_comes_out_of_a_tunnel_and_goes_into_one()
             matching.key.ethernet = None;
         }
         install(&module, matching, actions);
-        module.set_tunnel_end(PortId(2), is_tunnel_end);
+        if is_tunnel_end {
+            module.set_tunnel_end(PortId(2));
+        }
         let predicted = foretell(&module, FROM, &header, &framed, NOW_NS).expect("no chance");
         let mut verdicts = Verdicts::default();
         module.decide(

@@ -290,7 +290,9 @@ impl Interface for Adapter<'_> {
         place.members.insert(*number, Member { name: name.clone(), port });
         if let (Some(port), Ok(number)) = (port, u16::try_from(*number)) {
             place.module.set_number(port, Some(number));
-            place.module.set_tunnel_end(port, tunnel(*kind, None).is_some());
+            if tunnel(*kind, None).is_some() {
+                place.module.set_tunnel_end(port);
+            }
         }
         Ok(())
     }
