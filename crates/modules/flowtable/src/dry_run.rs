@@ -225,16 +225,15 @@ impl FlowModule {
                 course,
             };
             let metadata = Metadata { in_port: number, ..Metadata::default() };
-            let first = match OuterHeader::parse(header.tunnel()) {
-                Some(tunnel) if tunnel.is_layer3 => without_placeholder(header, &metadata),
-                None if header.has_tunnel() => None,
-                _ => Some((*header, metadata)),
-            };
-            match first {
-                Some((header, metadata)) => {
-                    executor.first_pass(ActionPacket::without_image(0, &header, metadata));
-                }
-                None => executor.verdicts.drop_packet(0, DropReason::ActionImpossible),
+            let tunnel = OuterHeader::parse(header.tunnel());
+            let is_bare = tunnel.is_some_and(|tunnel| tunnel.is_layer3);
+            let bare = without_placeholder(header, &metadata).filter(|_| is_bare);
+            if let Some((header, metadata)) = &bare {
+                executor.first_pass(ActionPacket::without_image(0, header, *metadata));
+            } else if is_bare || header.has_tunnel() && tunnel.is_none() {
+                executor.verdicts.drop_packet(0, DropReason::ActionImpossible);
+            } else {
+                executor.first_pass(ActionPacket::new(0, header, metadata));
             }
             (executor.course.events, executor.course.untold)
         });
