@@ -64,6 +64,24 @@ class OvsHost(Host):
         check(self.process.alive(), f"{self.daemon} ended: {self.process.text()[-300:]}")
 
 
+class RelayHost(Host):
+    """No switch but the least program that forwards frames in a process (bench/relay.c), between the guest and the wire to the other host."""
+
+    def start_switch(self):
+        program = self.directory / "relay"
+        subprocess.run(["cc", "-O2", "-o", program, pathlib.Path(__file__).with_name("relay.c")], check=True)
+        self.process = self.enter_context(Process(self.directory / "relay.log", [*self.namespace.prefix, program, "p1", "wire"]))
+
+    def add_uplink(self):
+        """It is there from the start."""
+
+    def pids(self):
+        return [self.process.child.pid]
+
+    def sound(self):
+        check(self.process.alive(), f"the relay ended: {self.process.text()[-300:]}")
+
+
 class KernelOvsHost(OvsHost):
     """Its datapath in the kernel, whose tunnels the host's own addresses serve."""
 

@@ -441,6 +441,7 @@ mod tests {
             dst: 7,
             options,
             sender: 0,
+            is_layer3: false,
         });
         let nines = 0x0909_0909_0909_0909;
         let words = [0x8801_020c_0003_0004, 5, 0, 6, 0, 7, nines, nines & !0xffff_ffff, 0];

@@ -1,4 +1,4 @@
-//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve, VXLAN, GRE and ERSPAN.
+//! Tunnels: the outer header of a packet as metadata, and the headers of Geneve, VXLAN, GRE, ERSPAN and bareudp.
 //!
 //! A tunnel port exchanges inner frames with the switch. The outer header of each frame follows its virtio-net header,
 //! as metadata:
@@ -6,16 +6,20 @@
 //! ```text
 //!   virtio-net header (12)  | tunnel (116): metadata, zeroes behind it               |  inner frame ...
 //!
-//!   metadata   | flags | TOS | TTL | options' length | source port : 2 | destination port : 2 | id : 8 | sender : 4 |
+//!   metadata   | flags | TOS | TTL | layer 3, options' length | source port : 2 | destination port : 2 | id : 8 | sender : 4 |
 //!              | addresses : 8 or 32 | options |
 //! ```
 //!
-//! Numbers are big endian. Metadata from a driver is read once and checked ([`OuterHeader::parse`]).
+//! Numbers are big endian. The highest bit of the options' length says that the frame is a packet without an Ethernet
+//! header behind a placeholder ([`layer3`]). Metadata from a driver is read once and checked ([`OuterHeader::parse`]).
 
+pub mod bareudp;
 pub mod erspan;
 pub mod geneve;
 pub mod gre;
+pub mod layer3;
 pub mod vxlan;
+pub mod vxlan_gpe;
 
 use core::fmt;
 
@@ -25,6 +29,8 @@ use crate::vnet;
 pub const OPTIONS_BYTES_MAX: usize = 64;
 /// Bytes of metadata before the addresses.
 const FIXED_BYTES: usize = 20;
+/// Beside the options' length: the frame has a placeholder for an Ethernet header.
+const LAYER3: u8 = 0x80;
 /// Offset of the sender.
 const SENDER: usize = 16;
 /// Maximum bytes of the metadata.
@@ -116,6 +122,8 @@ pub struct OuterHeader {
     /// The port of the switch that a packet to be sent came from, so that a driver can give each sender its share; 0 if
     /// it is not known, or the packet came through the tunnel. It is no part of the header.
     pub sender: u32,
+    /// The packet has no Ethernet header: its frame begins with a placeholder.
+    pub is_layer3: bool,
     /// The tunnel's options.
     pub options: OptionBytes,
 }
@@ -139,7 +147,7 @@ impl OuterHeader {
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (fixed, rest) = bytes.split_first_chunk::<FIXED_BYTES>()?;
-        let &[flags, tos, ttl, options_len, a, b, c, d, numbers @ ..] = fixed;
+        let &[flags, tos, ttl, length, a, b, c, d, numbers @ ..] = fixed;
         let (id, sender) = (numbers.first_chunk().copied()?, numbers.last_chunk().copied()?);
         let mut tunnel = Self {
             flags,
@@ -149,6 +157,7 @@ impl OuterHeader {
             tp_dst: u16::from_be_bytes([c, d]),
             id: u64::from_be_bytes(id),
             sender: u32::from_be_bytes(sender),
+            is_layer3: length & LAYER3 != 0,
             ..Self::default()
         };
         let rest = if flags & flag::IPV6 != 0 {
@@ -162,7 +171,7 @@ impl OuterHeader {
             tunnel.dst = u128::from(u32::from_be_bytes([e, f, g, h]));
             rest
         };
-        let options = rest.get(..usize::from(options_len))?;
+        let options = rest.get(..usize::from(length & !LAYER3))?;
         let fits = match flags & flag::OPTIONS {
             0 => options.is_empty(),
             flag::GENEVE => options.len().is_multiple_of(4),
@@ -178,7 +187,8 @@ impl OuterHeader {
     pub fn emit(&self, out: &mut [u8; TUNNEL_BYTES]) -> usize {
         let (ports, id) = ([self.tp_src.to_be_bytes(), self.tp_dst.to_be_bytes()], self.id.to_be_bytes());
         let [[a, b], [c, d]] = ports;
-        out[..8].copy_from_slice(&[self.flags, self.tos, self.ttl, self.options.len, a, b, c, d]);
+        let length = self.options.len | if self.is_layer3 { LAYER3 } else { 0 };
+        out[..8].copy_from_slice(&[self.flags, self.tos, self.ttl, length, a, b, c, d]);
         out[8..SENDER].copy_from_slice(&id);
         out[SENDER..FIXED_BYTES].copy_from_slice(&self.sender.to_be_bytes());
         let addresses = if self.has(flag::IPV6) { 16 } else { 4 };
@@ -208,7 +218,7 @@ pub enum TunnelFault {
     Short,
     /// Its version or a flag is unknown.
     Version,
-    /// The inner packet is not an Ethernet frame.
+    /// The inner packet is neither an Ethernet frame nor one that the kind of tunnel carries without.
     Protocol,
     /// The lengths of Geneve's options are inconsistent.
     Options,
@@ -227,7 +237,7 @@ impl fmt::Display for TunnelFault {
         formatter.write_str(match self {
             Self::Short => "the datagram ends before its headers do",
             Self::Version => "the header has a version or a flag that is not known",
-            Self::Protocol => "no Ethernet frame is inside",
+            Self::Protocol => "no frame or packet of a known protocol is inside",
             Self::Options => "the lengths of the options contradict their sum",
             Self::ManyOptions => "the options are longer than 64 bytes",
             Self::Routing => "the header has routing information",
@@ -240,7 +250,7 @@ impl fmt::Display for TunnelFault {
 impl core::error::Error for TunnelFault {}
 
 /// Bytes of the shortest inner frame: an Ethernet header.
-const INNER_BYTES_MIN: usize = 14;
+pub(crate) const INNER_BYTES_MIN: usize = 14;
 /// The largest virtual network identifier.
 pub const VNI_MAX: u64 = 0xff_ffff;
 

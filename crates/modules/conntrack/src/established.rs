@@ -231,7 +231,7 @@ impl Shared {
             Direction::Original if !visit.is_translated => *visit.tuple,
             _ => place.tuple(Direction::Original),
         };
-        let is_to_translate = visit.request.nat.is_some()
+        let is_to_translate = visit.request.translates(status, direction)
             && !visit.is_translated
             && status & (connection::SRC_NAT | connection::DST_NAT) != 0;
         let translation = is_to_translate.then(|| {

@@ -50,6 +50,15 @@ impl CtRequest {
         }
         connection.helper = connection.helper.or(self.helper);
     }
+
+    /// Whether a packet is translated as its connection is. As in the kernel, `nat` without an address leaves the
+    /// packets alone that repeat a connection's first one: they are new to flows, which look at the address that the
+    /// client named. A commit translates them, since expected connections have the translation of their master.
+    #[inline]
+    pub(crate) fn translates(&self, status: u16, direction: Direction) -> bool {
+        let is_unanswered = direction == Direction::Original && status & SEEN_REPLY == 0;
+        self.nat.is_some_and(|nat| !is_unanswered || nat.source.is_some() || self.commit != CtCommit::No)
+    }
 }
 
 /// The `ct_*` fields that a packet carries from action to action. The default is an untracked packet, as after

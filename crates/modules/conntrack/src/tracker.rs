@@ -152,7 +152,7 @@ impl Tracking<'_> {
         now_ms: u64,
     ) -> Result<u32, NotInImage> {
         let mut nat_bits = 0;
-        if request.nat.is_some() && !look.is_translated {
+        if request.translates(connection.status, look.direction) && !look.is_translated {
             let (from, to) = passage(&connection.tuples, look.direction);
             nat_bits = nat_bits_of(connection.status, look.direction);
             editor.translate(&from, &to)?;
@@ -309,8 +309,7 @@ impl Tracking<'_> {
             return Ok(());
         };
         let Some(segment) = Segment::of(packet) else { return Ok(()) };
-        let shifts = place.shifts();
-        let l4 = packet.l4();
+        let (shifts, l4) = (place.shifts(), packet.l4());
         editor.put_transport(l4 + 4, &shifts.seq(direction, segment.seq).to_be_bytes())?;
         editor.put_transport(l4 + 8, &shifts.ack(direction, segment.ack).to_be_bytes())?;
         for (at, block) in crate::tcp::adjusted_sack_blocks(packet, |edge| shifts.ack(direction, edge)) {
@@ -321,8 +320,7 @@ impl Tracking<'_> {
 
     /// Publishes the number of expectations for workers that read it without the lock.
     fn tell_expected(&self) {
-        let count = self.table.state.expectations.len();
-        self.table.shard.expected.store(count, Ordering::Release);
+        self.table.shard.expected.store(self.table.state.expectations.len(), Ordering::Release);
     }
 }
 
@@ -359,8 +357,7 @@ impl Related {
         now_ms: u64,
     ) -> Option<Self> {
         let l3 = packet.layers.l3;
-        let end = packet.end()?.min(packet.head.len());
-        let head = packet.head.get(..end)?;
+        let head = packet.head.get(..packet.end()?.min(packet.head.len()))?;
         let layers =
             Layers::parse_network(head, l3, packet.l4() + ERROR_BYTES).ok().filter(|inner| inner.has_l4)?;
         let inner = tuple_at(head, &layers, zone)?;

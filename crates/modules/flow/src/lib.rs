@@ -47,6 +47,7 @@ mod check;
 mod group;
 mod key;
 mod keyed_hash;
+mod outer;
 mod size;
 mod tunnel;
 
@@ -61,6 +62,7 @@ pub use key::{
     ct_state,
 };
 pub use keyed_hash::{KeyedHasher, KeyedState};
+pub use outer::{UnsupportedOptions, outer_header, outer_header_mask, tunnel_of, tunnel_told};
 pub use tunnel::{Tunnel, TunnelOptions};
 
 /// Number of VLAN tags that a key can match.

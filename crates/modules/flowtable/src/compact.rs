@@ -2,7 +2,7 @@
 
 use lasthop_flow::{
     CtKey, FlowKey, Group as _, Ipv4, Ipv6, Match, Nsh, NshContext, Tunnel, TunnelOptions, Tuple4, Tuple6,
-    Vlan,
+    Vlan, outer_header, outer_header_mask,
 };
 use lasthop_module_api::Mac;
 use lasthop_wire::Key;
@@ -11,7 +11,6 @@ use lasthop_wire::key::{
 };
 
 use crate::UnsupportedFlow;
-use crate::tunnel::{outer, outer_mask};
 
 /// A flow's match, as a key and a mask in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -182,9 +181,9 @@ fn pack(from: &FlowKey, side: Side) -> Result<Key, UnsupportedFlow> {
 /// Sets the presence bit of a tunnel: a mask with a tunnel also matches on its presence.
 fn put_tunnel(key: &mut Key, tunnel: &Tunnel, side: Side) -> Result<(), UnsupportedFlow> {
     match side {
-        Side::Key => key.put_tunnel(&outer(tunnel)?),
+        Side::Key => key.put_tunnel(&outer_header(tunnel)?),
         Side::Mask => {
-            let (mask, options_len) = outer_mask(tunnel)?;
+            let (mask, options_len) = outer_header_mask(tunnel)?;
             key.put_tunnel(&mask);
             key.put(tunnel_field::OPTIONS_LEN, options_len);
         }
@@ -405,7 +404,7 @@ mod tests {
     /// The key of the packet, received through this tunnel.
     fn tunnelled(tunnel: &Tunnel) -> Key {
         let mut key = packet(&[]);
-        key.put_tunnel(&outer(tunnel).expect("it is supported"));
+        key.put_tunnel(&outer_header(tunnel).expect("it is supported"));
         key
     }
 

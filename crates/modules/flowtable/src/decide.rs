@@ -131,6 +131,10 @@ impl FlowModule {
                 executor.verdicts.drop_packet(packet, DropReason::ActionImpossible);
                 continue;
             };
+            if tunnel.is_layer3 {
+                self.decide_bare(executor, (batch, packet), &tunnel, metadata);
+                continue;
+            }
             let mut key = Key::default();
             extract(header.bytes(), metadata, &mut key);
             key.put_tunnel(&tunnel);

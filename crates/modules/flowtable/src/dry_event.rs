@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use lasthop_conntrack::{CtRequest, CtTrial};
-use lasthop_flow::FlowKey;
+use lasthop_flow::{FlowKey, tunnel_told};
 use lasthop_module_api::{DropReason, PortId, UpcallReason};
 use lasthop_wire::OuterHeader;
 
 use crate::action_packet::{ActionPacket, EVERYTHING};
 use crate::describe::unpack;
 use crate::flow_memory::Installed;
-use crate::tunnel::tunnel_told;
 
 /// Something that happens to a packet.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use lasthop_conntrack::{CtDryRun, CtRequest};
-use lasthop_flow::{Action, FlowKey};
+use lasthop_flow::{Action, FlowKey, tunnel_told};
 use lasthop_module_api::{DropReason, Header, PortId, UpcallReason, Verdicts};
 use lasthop_wire::{Metadata, OuterHeader};
 
@@ -24,6 +24,7 @@ use crate::dry_event::{DryEvent, DryPass, DryTracked};
 use crate::execution::EXECUTED;
 use crate::executor::{ActionResult, ActionSource, Executor};
 use crate::flow_memory::Installed;
+use crate::layer3::without_placeholder;
 use crate::module::FlowModule;
 use crate::pending::Ticket;
 use crate::pending_filter::FilterKey;
@@ -31,7 +32,6 @@ use crate::shared::Shared;
 use crate::slot::tag_of;
 use crate::tracked_batch::TrackedBatch;
 use crate::tracking::Tracked;
-use crate::tunnel::tunnel_told;
 use crate::worker_state::WorkerState;
 use crate::{FlowTable, UnsupportedFlow};
 
@@ -225,9 +225,15 @@ impl FlowModule {
                 course,
             };
             let metadata = Metadata { in_port: number, ..Metadata::default() };
-            match header.has_tunnel() && OuterHeader::parse(header.tunnel()).is_none() {
-                true => executor.verdicts.drop_packet(0, DropReason::ActionImpossible),
-                false => executor.first_pass(ActionPacket::new(0, header, metadata)),
+            let tunnel = OuterHeader::parse(header.tunnel());
+            let is_bare = tunnel.is_some_and(|tunnel| tunnel.is_layer3);
+            let bare = without_placeholder(header, &metadata).filter(|_| is_bare);
+            if let Some((header, metadata)) = &bare {
+                executor.first_pass(ActionPacket::without_image(0, header, *metadata));
+            } else if is_bare || header.has_tunnel() && tunnel.is_none() {
+                executor.verdicts.drop_packet(0, DropReason::ActionImpossible);
+            } else {
+                executor.first_pass(ActionPacket::new(0, header, metadata));
             }
             (executor.course.events, executor.course.untold)
         });

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use lasthop_flow::UnsupportedOptions;
+
 /// A part of a flow that is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnsupportedFlow {
@@ -21,6 +23,12 @@ impl fmt::Display for UnsupportedFlow {
 }
 
 impl std::error::Error for UnsupportedFlow {}
+
+impl From<UnsupportedOptions> for UnsupportedFlow {
+    fn from(UnsupportedOptions(what): UnsupportedOptions) -> Self {
+        Self::Unsupported(what)
+    }
+}
 
 /// The reason that a flow could not be installed, changed or found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

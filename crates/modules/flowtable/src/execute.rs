@@ -106,8 +106,19 @@ impl Executor<'_> {
         (key, filter_key): (&Key, FilterKey),
         metadata: Metadata,
     ) {
+        self.miss_of(ActionPacket::new(packet, header, metadata), (key, filter_key));
+    }
+
+    /// As [`Self::miss`], of a packet whose header may differ from the received one.
+    pub(crate) fn miss_of(&mut self, copy: ActionPacket<'_>, (key, filter_key): (&Key, FilterKey)) {
         let source = ActionSource::Upcall(self.shared.secret.of_key(key), filter_key);
-        self.act_at_length(ActionPacket::new(packet, header, metadata), source);
+        self.act_at_length(copy, source);
+    }
+
+    /// As [`Self::act`], of a packet whose header differs from the received one.
+    pub(crate) fn act_on(&mut self, copy: ActionPacket<'_>, tcp_flags: u16, hit: Hit) {
+        self.count(copy.header(), tcp_flags, hit);
+        self.act_at_length(copy, ActionSource::Flow(hit.program, tag(hit)));
     }
 
     /// Executes the actions that the control plane gave with a packet.
@@ -377,7 +388,7 @@ impl<C: Course> Executor<'_, C> {
             return self.lose(result, copy, DropReason::PortGone);
         };
         if copy.metadata.link != LinkLayer::Ethernet {
-            return self.lose(result, copy, DropReason::ActionImpossible);
+            return self.output_bare(result, copy, (number, port), truncate_len_bytes);
         }
         let Some(image) = self.image(copy) else {
             return self.lose(result, copy, DropReason::VerdictOverflow);

@@ -65,6 +65,7 @@ mod executor;
 mod flow_memory;
 mod grace;
 mod hash;
+mod layer3;
 mod meter;
 mod module;
 mod numbers;
@@ -81,7 +82,6 @@ mod table;
 mod tracked_batch;
 mod tracked_run;
 mod tracking;
-mod tunnel;
 mod worker_state;
 
 pub use compact::tracked;
@@ -91,12 +91,10 @@ pub use dry_run::{DryRun, DryStory, EVENTS_MAX};
 pub use error::{InstallError, UnsupportedFlow};
 pub use execution::{EXECUTED, Execution, suspended_zone};
 pub use executions::Executions;
-pub use flow_memory::FlowSpec;
-pub use flow_memory::Installed;
+pub use flow_memory::{FlowSpec, Installed};
 pub use meter::{MeterCounters, MeterRate};
 pub use module::{FlowModule, LookUps};
 pub use table::{Dumped, FlowSelector, FlowTable, Removed};
-pub use tunnel::{tunnel_of, tunnel_told};
 
 #[cfg(test)]
 mod tests;

@@ -135,6 +135,11 @@ impl FlowModule {
         self.table.shared.numbers.set(port, number);
     }
 
+    /// Says that a port with a number is a tunnel's end. Only those take packets without an Ethernet header.
+    pub fn set_tunnel_end(&self, port: PortId) {
+        self.table.shared.numbers.set_tunnel_end(port);
+    }
+
     /// The number of a port of its switch, if it has one.
     #[must_use]
     pub fn number_of(&self, port: PortId) -> Option<u16> {

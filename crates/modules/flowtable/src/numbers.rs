@@ -11,6 +11,8 @@ use lasthop_module_api::{PORTS_MAX, PortId};
 pub(crate) const NUMBERS: usize = 1 << 16;
 /// Stored for a port without a number.
 const NO_NUMBER: u32 = u32::MAX;
+/// Stored beside the number of a port that is a tunnel's end.
+const TUNNEL_END: u32 = 1 << 16;
 /// Stored for a number without a port. Packets are never sent to the port `internal`.
 const NO_PORT: u16 = PortId::INTERNAL.0;
 
@@ -49,6 +51,17 @@ impl Numbers {
         (port != NO_PORT).then_some(PortId(port))
     }
 
+    /// Whether a port is a tunnel's end.
+    pub(crate) fn is_tunnel_end(&self, port: PortId) -> bool {
+        let place = self.by_port.get(port.index()).map(|place| place.load(Ordering::Relaxed));
+        place.is_some_and(|place| place != NO_NUMBER && place & TUNNEL_END != 0)
+    }
+
+    /// Says so of a port that has a number, until that changes.
+    pub(crate) fn set_tunnel_end(&self, port: PortId) {
+        self.by_port.get(port.index()).map(|place| place.fetch_or(TUNNEL_END, Ordering::Relaxed));
+    }
+
     /// Gives a port an unused number, or takes its number away.
     pub(crate) fn set(&self, port: PortId, number: Option<u16>) {
         let Some(place) = self.by_port.get(port.index()) else { return };
@@ -56,7 +69,7 @@ impl Numbers {
         // No number exceeds the table.
         let store = |number: usize, port: u16| self.by_number[number].store(port, Ordering::Relaxed);
         if old != NO_NUMBER {
-            store(old as usize, NO_PORT);
+            store(usize::from(old as u16), NO_PORT);
         }
         if let Some(number) = number {
             store(usize::from(number), port.0);
@@ -78,6 +91,12 @@ mod tests {
         assert_eq!((numbers.port(u16::MAX), numbers.port(0)), (None, Some(PortId(3))));
         numbers.set(PortId(3), None);
         assert_eq!((numbers.of(PortId(3)), numbers.port(0)), (None, None));
+        numbers.set(PortId(3), Some(7));
+        assert!(!numbers.is_tunnel_end(PortId(3)) && !numbers.is_tunnel_end(PortId(4)));
+        numbers.set_tunnel_end(PortId(3));
+        assert_eq!((numbers.of(PortId(3)), numbers.is_tunnel_end(PortId(3))), (Some(7), true));
+        numbers.set(PortId(3), Some(8));
+        assert_eq!((numbers.port(7), numbers.is_tunnel_end(PortId(3))), (None, false));
         assert_eq!(Numbers::identical().port(1023), Some(PortId(1023)));
     }
 }

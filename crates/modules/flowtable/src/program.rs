@@ -10,14 +10,13 @@ mod ct;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Nsh, NshContext, Rewrite, Vlan};
+use lasthop_flow::{Action, Group, HashAlgorithm, Masked, Nsh, NshContext, Rewrite, Vlan, outer_header};
 
 use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES, flag};
 
 use crate::UnsupportedFlow;
 use crate::bounds::{NESTING_MAX, PROGRAM_WORDS_MAX, PUSH_NSH_BYTES_MAX};
 use crate::numbers::NUMBERS;
-use crate::tunnel::outer;
 
 pub(crate) use ct::{PlainCt, read as read_ct};
 
@@ -297,7 +296,7 @@ impl Compiler<'_> {
             Rewrite::Sctp(masked) => self.group(Kind::Sctp, masked),
             Rewrite::Nd(masked) => self.group(Kind::Nd, masked),
             Rewrite::Nsh(pair) => self.images(Kind::Nsh, [&pair.0, &pair.1].map(nsh_image)),
-            Rewrite::Tunnel(tunnel) => self.set_tunnel(&outer(tunnel)?),
+            Rewrite::Tunnel(tunnel) => self.set_tunnel(&outer_header(tunnel)?),
         }
         Ok(())
     }

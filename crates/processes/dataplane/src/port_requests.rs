@@ -8,7 +8,7 @@ use lasthop_dpif::datapath::{Readiness, WantedPort};
 use lasthop_dpif::family::{VportKind, VportOptions};
 use lasthop_dpif::{Errno, Refusal};
 
-use lasthop_wire::tunnel::{geneve, vxlan};
+use lasthop_wire::tunnel::{bareudp, geneve, vxlan};
 
 use lasthop_api::orders::{Report, WantedDevice, WantedKind};
 
@@ -107,7 +107,11 @@ pub(super) fn tunnel(kind: VportKind, options: Option<VportOptions>) -> Option<T
         VportKind::Vxlan if options.is_some_and(|options| options.is_gbp) => {
             at(TunnelKind::VxlanGbp, vxlan::PORT)
         }
+        VportKind::Vxlan if options.is_some_and(|options| options.is_gpe) => {
+            at(TunnelKind::VxlanGpe, vxlan::PORT)
+        }
         VportKind::Vxlan => at(TunnelKind::Vxlan, vxlan::PORT),
+        VportKind::Bareudp => at(TunnelKind::Bareudp, bareudp::MPLS_PORT),
         VportKind::Gre => portless(TunnelKind::Gre),
         VportKind::Ip6Gre => portless(TunnelKind::Ip6Gre),
         VportKind::Erspan => portless(TunnelKind::Erspan),
@@ -172,7 +176,7 @@ mod tests {
     #[test]
     fn the_supervisor_is_asked_for_a_tunnel_s_end() {
         let mut port_requests = PortRequests::default();
-        let options = Some(VportOptions { dst_port: Some(8472), is_gbp: true });
+        let options = Some(VportOptions { dst_port: Some(8472), is_gbp: true, is_gpe: false });
         assert_eq!(
             port_requests.want(WantedPort { kind: VportKind::Vxlan, options, ..WANTED }),
             Ok(Readiness::NotYet)
@@ -187,6 +191,9 @@ mod tests {
         let told = |kind| tunnel(kind, None).map(|facts| (facts.kind, facts.port));
         assert_eq!(told(VportKind::Geneve), Some((TunnelKind::Geneve, 6081)));
         assert_eq!(told(VportKind::Gre), Some((TunnelKind::Gre, 0)));
+        assert_eq!(told(VportKind::Bareudp), Some((TunnelKind::Bareudp, 6635)));
+        let gpe = Some(VportOptions { dst_port: None, is_gbp: false, is_gpe: true });
+        assert_eq!(tunnel(VportKind::Vxlan, gpe).map(|facts| facts.kind), Some(TunnelKind::VxlanGpe));
         assert_eq!(told(109.into()), Some((TunnelKind::Ip6Gre, 0)), "a number of Open vSwitch's own");
         let lisp = VportKind::Other(105);
         assert_eq!(port_requests.want(WantedPort { kind: lisp, ..WANTED }), Ok(Readiness::Ready));

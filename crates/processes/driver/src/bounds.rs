@@ -71,7 +71,12 @@ pub(crate) const PLACE_BYTES: u32 = 128;
 /// Bytes of the buffers of such a pair: its places are last.
 pub(crate) const TUNNEL_ARENA_BYTES: u32 = ARENA_BYTES + TUNNEL_ENTRIES as u32 * PLACE_BYTES;
 const _: () = assert!(PLACE_BYTES as usize >= lasthop_wire::tunnel::HEADER_BYTES);
-const _: () = assert!(RECEIVE_SLOT_BYTES as usize >= 65_535 + lasthop_wire::tunnel::HEADER_BYTES);
+const _: () = assert!(
+    RECEIVE_SLOT_BYTES as usize >= 65_535 + lasthop_wire::tunnel::HEADER_BYTES + PLACEHOLDER_ROOM as usize
+);
+/// Bytes in front of a datagram whose header may be shorter than a placeholder.
+pub(crate) const PLACEHOLDER_ROOM: u32 = 16;
+const _: () = assert!(PLACEHOLDER_ROOM as usize >= lasthop_wire::tunnel::layer3::PLACEHOLDER_BYTES);
 
 /// Hosts whose address for us a tunnel port knows.
 pub(crate) const PEERS: usize = 256;

@@ -28,12 +28,12 @@ use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, TunnelFacts}
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::StaleSegment;
 use lasthop_vhost::features;
-use lasthop_wire::tunnel::gre;
+use lasthop_wire::tunnel::{gre, layer3};
 use lasthop_wire::{Sum, TcpSegment};
 use rustix::io::Errno;
 
 use self::answers::AnswerLimit;
-use self::arena::{add_span, read_span};
+use self::arena::{add_span, read_span, write_at};
 use self::arrivals::{Arrivals, Arrived};
 use self::control::Endpoint;
 use self::departures::Departures;
@@ -96,6 +96,7 @@ impl UdpQueue {
             arrivals: Arrivals::new(
                 has_several(offered),
                 has_several(offered) && pair.has(features::HOST_TSO),
+                facts.kind.needs_room(),
             ),
             departures: Departures::new(arena, facts.kind.socket()),
             errors: ErrorQueue::new(facts.kind.socket()),
@@ -139,6 +140,7 @@ impl UdpQueue {
             match arrived {
                 Ok(mut arrived) => {
                     arrived.has_room = start == 0;
+                    debug_assert!(arrived.has_room || !arrived.tunnel.is_layer3, "they come one by one");
                     self.arrivals.add(arrived, pair, counters)?;
                 }
                 Err(reason) => counters.drop(reason),
@@ -169,9 +171,16 @@ impl UdpQueue {
                 return Ok(None);
             }
         }
-        let skip = (ip + inner) as u32;
-        let span = Span { offset: datagram.offset + skip, len: datagram.len - skip };
-        let head = start.get(ip + inner..seen).filter(|_| self.arrivals.joins());
+        let skip = (ip + inner.at) as u32;
+        let mut span = Span { offset: datagram.offset + skip, len: datagram.len - skip };
+        if let Some(ethertype) = inner.ethertype {
+            // Over the tunnel's header, or in the room in front of the datagram.
+            let bytes = layer3::placeholder(ethertype);
+            span = Span { offset: span.offset - bytes.len() as u32, len: span.len + bytes.len() as u32 };
+            write_at(pair, span.offset, &bytes)?;
+            return Ok(Some(Arrived { span, tunnel, segment: None, has_room: false }));
+        }
+        let head = start.get(ip + inner.at..seen).filter(|_| self.arrivals.joins());
         let segment = head.and_then(|head| TcpSegment::parse(head, span.len));
         Ok(Some(Arrived { span, tunnel, segment, has_room: false }))
     }

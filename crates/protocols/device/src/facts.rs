@@ -91,6 +91,10 @@ pub enum TunnelKind {
     Erspan,
     /// ERSPAN over IPv6.
     Ip6Erspan,
+    /// VXLAN with protocol extension: packets without an Ethernet header, too.
+    VxlanGpe,
+    /// Packets without an Ethernet header, directly behind UDP.
+    Bareudp,
 }
 
 /// The socket of a tunnel's end.
@@ -109,10 +113,17 @@ impl TunnelKind {
     #[must_use]
     pub fn socket(self) -> TunnelSocket {
         match self {
-            Self::Geneve | Self::Vxlan | Self::VxlanGbp => TunnelSocket::Udp,
+            Self::Geneve | Self::Vxlan | Self::VxlanGbp | Self::VxlanGpe | Self::Bareudp => TunnelSocket::Udp,
             Self::Gre | Self::Erspan => TunnelSocket::RawIpv4,
             Self::Ip6Gre | Self::Ip6Erspan => TunnelSocket::RawIpv6,
         }
+    }
+
+    /// Whether its header may be shorter than the placeholder that a packet without an Ethernet header gets in its place
+    /// (`lasthop_wire::tunnel::layer3`). Its datagrams are received one by one, with room in front of each.
+    #[must_use]
+    pub fn needs_room(self) -> bool {
+        matches!(self, Self::VxlanGpe | Self::Bareudp | Self::Ip6Gre)
     }
 
     /// Whether GRE carries mirrored frames behind another header.

@@ -93,10 +93,12 @@ pub(crate) mod vport {
     pub(crate) const TYPE_ERSPAN: u32 = 107;
     pub(crate) const TYPE_IP6ERSPAN: u32 = 108;
     pub(crate) const TYPE_IP6GRE: u32 = 109;
+    pub(crate) const TYPE_BAREUDP: u32 = 111;
 
     pub(crate) const OPTION_DST_PORT: u16 = 1;
     pub(crate) const OPTION_EXTENSION: u16 = 2;
     pub(crate) const VXLAN_EXT_GBP: u16 = 1;
+    pub(crate) const VXLAN_EXT_GPE: u16 = 8;
 }
 
 /// OVS_FLOW_ATTR_* and OVS_UFID_F_*.

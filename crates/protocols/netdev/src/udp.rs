@@ -81,6 +81,7 @@ pub(crate) fn udp(
         error => failed("bind the UDP socket")(error),
     })?;
     let coalesces = coalescing == Coalescing::Wanted
+        && !tunnel.kind.needs_room()
         && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok();
     let mut opened = end(name, Backend::Udp, tunnel, socket);
     opened.facts.features = SENT_FEATURES | if coalesces { features::HOST_TSO } else { 0 };

@@ -1,4 +1,4 @@
-//! GRE (RFC 2784) with key and sequence number (RFC 2890), around Ethernet frames.
+//! GRE (RFC 2784) with key and sequence number (RFC 2890), around Ethernet frames and IP or MPLS packets.
 //!
 //! ```text
 //!   | C, R, K, S, s, recursion : 3, 0 : 5, version : 3 | protocol : 16 | checksum : 16, 0 : 16 | key : 32 | sequence number : 32 |
@@ -7,7 +7,8 @@
 //! C, K and S say which of the last three fields exist. R and s belong to routing (RFC 1701), and are refused. By RFC
 //! 2784, 2.3 datagrams with the first bit of the recursion control are dropped, and other reserved bits are ignored.
 
-use super::{OuterHeader, TunnelFault, flag, inner_at};
+use super::layer3::Inner;
+use super::{OuterHeader, TunnelFault, flag};
 use crate::Sum;
 
 /// Maximum bytes of the header that [`write`] makes.
@@ -68,16 +69,16 @@ pub fn read_header(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<GreHeade
     Ok(GreHeader { protocol: u16::from_be_bytes([c, d]), len_bytes, sequence })
 }
 
-/// Parses the header of a datagram with an Ethernet frame. Returns the offset of the frame.
+/// Parses the header of a datagram with an Ethernet frame, or with a packet of the EtherType that is GRE's protocol.
 ///
 /// # Errors
 /// [`TunnelFault`].
-pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
+pub fn read(datagram: &[u8], tunnel: &mut OuterHeader) -> Result<Inner, TunnelFault> {
     let header = read_header(datagram, tunnel)?;
-    if header.protocol != PROTOCOL_ETHERNET {
-        return Err(TunnelFault::Protocol);
+    match header.protocol {
+        PROTOCOL_ETHERNET => Inner::frame(datagram, header.len_bytes),
+        ethertype => Inner::bare(datagram, header.len_bytes, ethertype, tunnel),
     }
-    inner_at(datagram, header.len_bytes)
 }
 
 /// Verifies the checksum, if there is one; `sum` is that of the whole datagram.
@@ -88,12 +89,12 @@ pub fn is_sound(tunnel: &OuterHeader, sum: Sum) -> Result<(), TunnelFault> {
     if tunnel.has(flag::CSUM) && sum.finish() != 0 { Err(TunnelFault::Checksum) } else { Ok(()) }
 }
 
-/// Writes the header of an Ethernet frame for this tunnel. Returns its length in bytes. [`write_checksum`] fills in the
-/// checksum.
+/// Writes the header of a frame for this tunnel, or of a packet of this EtherType without an Ethernet header. Returns its
+/// length in bytes. [`write_checksum`] fills in the checksum.
 #[must_use]
-pub fn write(tunnel: &OuterHeader, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
+pub fn write(tunnel: &OuterHeader, ethertype: Option<u16>, out: &mut [u8; HEADER_BYTES_MAX]) -> usize {
     let key = tunnel.has(flag::KEY).then_some(tunnel.id as u32);
-    write_header(PROTOCOL_ETHERNET, tunnel.has(flag::CSUM), key, None, out)
+    write_header(ethertype.unwrap_or(PROTOCOL_ETHERNET), tunnel.has(flag::CSUM), key, None, out)
 }
 
 /// Writes a header. Returns its length in bytes.

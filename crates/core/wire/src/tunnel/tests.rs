@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::erspan::{ErspanOptions, ErspanStamp};
+use super::layer3::Inner;
 use super::*;
 
 fn geneve(words: u8, options: &[u8]) -> Vec<u8> {
@@ -80,10 +81,10 @@ fn sum_of(bytes: &[u8]) -> crate::Sum {
 fn a_gre_header_is_what_its_bytes_say() {
     let all = around(&[0xb0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 0, 9]);
     let mut tunnel = OuterHeader::default();
-    assert_eq!(gre::read(&all, &mut tunnel), Ok(16));
+    assert_eq!(gre::read(&all, &mut tunnel), Ok(Inner { at: 16, ethertype: None }));
     assert_eq!((tunnel.flags, tunnel.id), (flag::KEY | flag::CSUM, 0x102));
     let mut out = [0; gre::HEADER_BYTES_MAX];
-    let len = gre::write(&tunnel, &mut out);
+    let len = gre::write(&tunnel, None, &mut out);
     assert_eq!(out[..len], [0xa0, 0, 0x65, 0x58, 0, 0, 0, 0, 0, 0, 1, 2], "no sequence number is sent");
     let mut sent = around(&out[..len]);
     assert_eq!(gre::is_sound(&tunnel, sum_of(&sent)), Err(TunnelFault::Checksum));
@@ -91,7 +92,7 @@ fn a_gre_header_is_what_its_bytes_say() {
     gre::write_checksum(sum, &mut sent);
     assert_eq!(gre::is_sound(&tunnel, sum_of(&sent)), Ok(()));
     let plain = OuterHeader::default();
-    assert_eq!((gre::write(&plain, &mut out), &out[..4]), (4, &[0, 0, 0x65, 0x58][..]));
+    assert_eq!((gre::write(&plain, None, &mut out), &out[..4]), (4, &[0, 0, 0x65, 0x58][..]));
     assert_eq!(gre::is_sound(&plain, sum_of(&sent[1..])), Ok(()), "there is none");
 }
 
@@ -107,7 +108,7 @@ fn gre_datagrams_are_refused_for_the_fault_that_they_have() {
     assert_eq!(fault(&bits(0, 0)[..17]), TunnelFault::Short, "no room for an Ethernet header");
     assert_eq!((fault(&bits(0x40, 0)), fault(&bits(0x08, 0))), (TunnelFault::Routing, TunnelFault::Routing));
     assert_eq!((fault(&bits(0, 1)), fault(&bits(4, 0))), (TunnelFault::Version, TunnelFault::Version));
-    assert_eq!(fault(&around(&[0, 0, 8, 0])), TunnelFault::Protocol);
+    assert_eq!(fault(&around(&[0, 0, 0x88, 0x3e])), TunnelFault::Protocol);
     let reserved = bits(3, 0xf8);
     assert!(gre::read(&reserved, &mut OuterHeader::default()).is_ok(), "passed over (RFC 2784, 2.3)");
 }
@@ -168,6 +169,91 @@ fn erspan_datagrams_are_refused_for_the_fault_that_they_have() {
     assert_eq!(fault(&platform[..platform.len() - 1]), TunnelFault::Short);
 }
 
+/// Whether the packet has room for the headers that its EtherType promises.
+fn is_inside(inner: Inner, datagram: &[u8]) -> bool {
+    let len = match inner.ethertype {
+        None => INNER_BYTES_MIN,
+        Some(0x0800) => 20,
+        Some(0x86dd) => 40,
+        Some(_) => 4,
+    };
+    inner.at + len <= datagram.len()
+}
+
+/// Packets of each EtherType, shorter than their header, and with another version than that says.
+#[test]
+fn packets_without_an_ethernet_header_are_what_they_say() {
+    let packet = |first: u8, len: usize| [&[first][..], &vec![7; len - 1]].concat();
+    let gre = |ethertype: u16, packet: &[u8]| {
+        let mut tunnel = OuterHeader::default();
+        let datagram = [&[0, 0][..], &ethertype.to_be_bytes(), packet].concat();
+        gre::read(&datagram, &mut tunnel).inspect(|_| assert!(tunnel.is_layer3))
+    };
+    for (ethertype, first, len) in
+        [(0x0800, 0x45, 20), (0x86dd, 0x60, 40), (0x8847, 0xf0, 4), (0x8848, 0, 4), (0x894f, 0, 8)]
+    {
+        let inner = Inner { at: 4, ethertype: Some(ethertype) };
+        assert_eq!(gre(ethertype, &packet(first, len)), Ok(inner));
+        assert_eq!(gre(ethertype, &packet(first, len)[..len - 1]), Err(TunnelFault::Short), "{ethertype:x}");
+        let mut out = [0; gre::HEADER_BYTES_MAX];
+        assert_eq!(gre::write(&OuterHeader::default(), Some(ethertype), &mut out), 4);
+        assert_eq!(out[2..4], ethertype.to_be_bytes());
+        assert_eq!(
+            layer3::ethertype_in(&[&layer3::placeholder(ethertype)[..], &[1]].concat()),
+            Some(ethertype)
+        );
+    }
+    assert_eq!(gre(0x0800, &packet(0x65, 40)), Err(TunnelFault::Protocol));
+    assert_eq!(gre(0x86dd, &packet(0x45, 40)), Err(TunnelFault::Protocol));
+    for ethertype in [0x0806, 0x8100, 0x88a8, 0x0000, 0xffff] {
+        assert_eq!(gre(ethertype, &packet(0x45, 60)), Err(TunnelFault::Protocol), "{ethertype:x}");
+    }
+    assert_eq!(layer3::ethertype_in(&layer3::placeholder(0x0800)), None, "there is no packet");
+
+    let bare = |packet: &[u8], is_mpls| bareudp::read(packet, is_mpls, &mut OuterHeader::default());
+    let is = |ethertype| Ok(Inner { at: 0, ethertype: Some(ethertype) });
+    assert_eq!((bare(&packet(0x45, 20), false), bare(&packet(0x60, 40), false)), (is(0x0800), is(0x86dd)));
+    assert_eq!(bare(&packet(0x45, 20), true), is(0x8847), "the port says so");
+    assert_eq!(bare(&packet(0x50, 40), false), Err(TunnelFault::Protocol));
+    for (short, is_mpls) in
+        [(packet(0x45, 19), false), (packet(0x60, 39), false), (packet(0, 3), true), (vec![], true)]
+    {
+        assert_eq!(bare(&short, is_mpls), Err(TunnelFault::Short));
+    }
+    assert!(bareudp::takes(0x0800, false) && !bareudp::takes(0x0800, true) && !bareudp::takes(0x8847, false));
+}
+
+#[test]
+fn a_vxlan_gpe_header_is_what_its_bytes_say() {
+    let datagram =
+        |first: u8, next: u8, packet: &[u8]| [&[first, 0, 0, next, 0, 0, 42, 0][..], packet].concat();
+    let mut tunnel = OuterHeader::default();
+    let ipv4 = [&[0x45][..], &[7; 19]].concat();
+    let inner = vxlan_gpe::read(&datagram(0x0c, 1, &ipv4), &mut tunnel);
+    assert_eq!(inner, Ok(Inner { at: 8, ethertype: Some(0x0800) }));
+    assert_eq!((tunnel.id, tunnel.flags, tunnel.is_layer3), (42, flag::KEY, true));
+    assert_eq!(vxlan_gpe::write(&tunnel, Some(0x0800)), Some([0x0c, 0, 0, 1, 0, 0, 42, 0]));
+    assert_eq!(vxlan_gpe::write(&tunnel, None), Some([0x0c, 0, 0, 3, 0, 0, 42, 0]));
+    assert_eq!(vxlan_gpe::write(&tunnel, Some(0x0806)), None);
+    let mut tunnel = OuterHeader::default();
+    let inner = vxlan_gpe::read(&datagram(0x0c, 3, &[7; INNER_BYTES_MIN]), &mut tunnel);
+    assert_eq!((inner, tunnel.is_layer3), (Ok(Inner { at: 8, ethertype: None }), false));
+    let fault =
+        |datagram: &[u8]| vxlan_gpe::read(datagram, &mut OuterHeader::default()).expect_err("it is bad");
+    for first in [0x08, 0x04, 0x1c, 0x0d, 0x8c] {
+        assert_eq!(fault(&datagram(first, 1, &ipv4)), TunnelFault::Version, "{first:x}");
+    }
+    for next in [0, 2, 6, 255] {
+        assert_eq!(
+            fault(&datagram(0x0c, next, &[&ipv4[..], &ipv4].concat())),
+            TunnelFault::Protocol,
+            "{next}"
+        );
+    }
+    assert_eq!(fault(&datagram(0x0c, 1, &ipv4[1..])), TunnelFault::Short);
+    assert_eq!(fault(&[0x0c; 7]), TunnelFault::Short);
+}
+
 #[test]
 fn metadata_that_contradicts_itself_is_none() {
     let mut out = [0; TUNNEL_BYTES];
@@ -204,7 +290,19 @@ fn any_tunnel() -> impl Strategy<Value = OuterHeader> {
             let bits = if flags & flag::IPV6 != 0 { u128::MAX } else { u128::from(u32::MAX) };
             let (src, dst) = (src & bits, dst & bits);
             let options = OptionBytes::of(&vec![byte; 4 * words]).expect("they fit");
-            OuterHeader { flags, tos, ttl, tp_src, tp_dst, id, src, dst, sender, options }
+            OuterHeader {
+                flags,
+                tos,
+                ttl,
+                tp_src,
+                tp_dst,
+                id,
+                src,
+                dst,
+                sender,
+                is_layer3: byte & 2 != 0,
+                options,
+            }
         },
     )
 }
@@ -236,11 +334,23 @@ proptest! {
             prop_assert_eq!(&vxlan::write(&tunnel, has_policy)[4..7], &bytes[4..7]);
         }
         let mut tunnel = OuterHeader::default();
-        if let Ok(at) = gre::read(&bytes, &mut tunnel) {
-            prop_assert!(at + INNER_BYTES_MIN <= bytes.len());
+        if let Ok(inner) = gre::read(&bytes, &mut tunnel) {
+            prop_assert!(is_inside(inner, &bytes));
             let (mut out, mut again) = ([0; gre::HEADER_BYTES_MAX], OuterHeader::default());
-            let len = gre::write(&tunnel, &mut out);
-            prop_assert_eq!((gre::read(&around(&out[..len]), &mut again), again), (Ok(len), tunnel));
+            let at = gre::write(&tunnel, inner.ethertype, &mut out);
+            let written = [&out[..at], &bytes[inner.at..]].concat();
+            prop_assert_eq!((gre::read(&written, &mut again), again), (Ok(Inner { at, ..inner }), tunnel));
+        }
+        let mut tunnel = OuterHeader::default();
+        if let Ok(inner) = vxlan_gpe::read(&bytes, &mut tunnel) {
+            prop_assert!(is_inside(inner, &bytes));
+            let written = vxlan_gpe::write(&tunnel, inner.ethertype).expect("it has a next protocol");
+            prop_assert_eq!((&written[..1], &written[3..7]), (&bytes[..1], &bytes[3..7]));
+        }
+        let mut tunnel = OuterHeader::default();
+        if let Ok(inner) = bareudp::read(&bytes, has_policy, &mut tunnel) {
+            prop_assert!(is_inside(inner, &bytes) && inner.at == 0 && tunnel.is_layer3);
+            prop_assert!(inner.ethertype.is_some_and(|ethertype| bareudp::takes(ethertype, has_policy)));
         }
         if let Some(tunnel) = OuterHeader::parse(&bytes) {
             let mut out = [0; TUNNEL_BYTES];

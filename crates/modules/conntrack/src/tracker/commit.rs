@@ -73,8 +73,7 @@ impl Tracking<'_> {
         connection.status = translation.status;
         connection.in_port = packet.in_port;
         connection.policy = request.policy;
-        connection.packets[0] = 1;
-        connection.bytes[0] = u64::from(packet.frame_len_bytes);
+        (connection.packets[0], connection.bytes[0]) = (1, u64::from(packet.frame_len_bytes));
         let master = expected.and_then(|expected| self.table.named(expected.master));
         if let (Some(expected), Some(master)) = (expected, master) {
             connection.status |= connection::EXPECTED;

@@ -103,6 +103,24 @@ fn the_bits_name_the_translation_of_this_packet() {
     assert_eq!(bench.pass(&out, &natted()).0, EST | SNAT);
 }
 
+/// A client that gets no answer sends its first packet again. Flows of load balancers look for the address that it named.
+#[test]
+fn a_repeated_first_packet_is_translated_only_where_an_address_is_named() {
+    let request = nat(DST, ("10.9.0.5", ""), Some((8080, 8080)));
+    let (client, vip) = ("10.0.0.1:1000", "192.0.2.80:80");
+    let other = nat(DST, ("10.9.0.6", ""), Some((8080, 8080)));
+    for frame in [udp(at(client), at(vip), b""), Tcp::new(at(client), at(vip), SYN, 1, 0).frame()] {
+        let mut bench = Bench::default();
+        assert_eq!(bench.pass(&frame, &request).0, NEW | DNAT);
+        let (state, out) = bench.pass(&frame, &natted());
+        assert_eq!((state, ends(&out)), (NEW, (at(client), at(vip))));
+        for request in [&request, &other] {
+            let (state, out) = bench.pass(&frame, request);
+            assert_eq!((state, ends(&out)), (NEW | DNAT, (at(client), at("10.9.0.5:8080"))));
+        }
+    }
+}
+
 #[test]
 fn a_packet_is_translated_once_in_a_zone() {
     let mut bench = Bench::default();

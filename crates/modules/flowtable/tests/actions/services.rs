@@ -9,11 +9,11 @@ use lasthop_flowtable::{FlowModule, FlowSpec};
 use lasthop_module_api::{Batch, DropReason, Hashes, Header, Mac, Module, PortId, Verdicts};
 use lasthop_wire::Offload;
 use lasthop_wire::key::LinkLayer;
-use lasthop_wire::tunnel::OuterHeader;
+use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES, layer3};
 use proptest::prelude::*;
 
 use crate::packets::{Net, Spec, any_spec};
-use crate::support::{FROM, NOW_NS, all_of, install, module, outcome, result};
+use crate::support::{FROM, NOW_NS, all_of, foretell, install, module, outcome, result, told, untimely};
 
 const OUTER: Ethernet = Ethernet { src: Mac([2, 0, 0, 0, 0, 8]), dst: Mac([2, 0, 0, 0, 0, 9]) };
 
@@ -279,4 +279,72 @@ fn a_packet_for_a_tunnel_names_the_port_that_it_came_from() {
         let outer = OuterHeader::parse(image.tunnel()).expect("a header");
         assert_eq!((outer.sender, outer.dst), (u32::from(port.0), 0x0a09_0909));
     }
+}
+
+/// A packet that came out of a tunnel, with a placeholder in front.
+fn bare_header(spec: &Spec) -> Header {
+    let frame = [&layer3::placeholder(spec.ethertype())[..], &spec.l3_bytes()].concat();
+    let mut header = Header::new(&frame[..frame.len().min(128)], frame.len() as u32, Offload::default());
+    let tunnel = OuterHeader { dst: 1, src: 2, is_layer3: true, ..OuterHeader::default() };
+    let mut bytes = [0; TUNNEL_BYTES];
+    let len = tunnel.emit(&mut bytes);
+    header.set_tunnel(&bytes[..len]).expect("there is room");
+    header
+}
+
+#[test]
+fn a_packet_without_an_ethernet_header_comes_out_of_a_tunnel_and_goes_into_one() {
+    let spec = Spec::plain();
+    let tunnel = Tunnel { ipv4_dst: Some([10, 9, 9, 9].into()), ..Tunnel::default() };
+    let set = Action::Set(Rewrite::Tunnel(Box::new(tunnel)));
+    let framed = [&layer3::placeholder(spec.ethertype())[..], &spec.l3_bytes()].concat();
+    let decide = |actions: Vec<Action>, header: Header, is_tunnel_end: bool| {
+        let module = FlowModule::for_workers(1);
+        let mut matching = all_of(Some(spec.ethertype()), 0);
+        if header.has_tunnel() {
+            matching.key.ethernet = None;
+        }
+        install(&module, matching, actions);
+        if is_tunnel_end {
+            module.set_tunnel_end(PortId(2));
+        }
+        let predicted = foretell(&module, FROM, &header, &framed, NOW_NS).expect("no chance");
+        let mut verdicts = Verdicts::default();
+        module.decide(
+            &Batch { port: FROM, headers: &[header], hashes: &Hashes::NONE },
+            NOW_NS,
+            &mut verdicts,
+        );
+        assert_eq!(predicted, untimely(&told(&mut verdicts, &header, &framed)), "a dry run knows");
+        let drops: Vec<DropReason> = verdicts.drops().iter().map(|(_, reason)| *reason).collect();
+        let images: Vec<(Vec<u8>, Option<OuterHeader>)> = verdicts
+            .images()
+            .iter()
+            .map(|image| (image.bytes().to_vec(), OuterHeader::parse(image.tunnel())))
+            .collect();
+        (images, drops)
+    };
+    let impossible = (vec![], vec![DropReason::ActionImpossible]);
+    // Into a tunnel: a frame of a guest without its Ethernet header, and one that came without.
+    let plain = Header::new(&spec.frame(), spec.frame().len() as u32, Offload::default());
+    for (actions, header) in [
+        (vec![Action::PopEthernet, set.clone(), Action::Output(2)], plain),
+        (vec![set.clone(), Action::PopEthernet, Action::Output(2)], plain),
+        (vec![set.clone(), Action::Output(2)], bare_header(&spec)),
+    ] {
+        let (images, drops) = decide(actions.clone(), header, true);
+        let [(bytes, Some(outer))] = &images[..] else { panic!("{images:?} {drops:?}") };
+        assert_eq!((bytes, outer.is_layer3, outer.dst, drops), (&framed, true, 0x0a09_0909, vec![]));
+        assert_eq!(decide(actions, header, false), impossible, "a guest gets none");
+    }
+    // Out of a tunnel: to a guest with addresses, and not without.
+    let push = Action::PushEthernet(Ethernet { src: Mac(spec.macs[0]), dst: Mac(spec.macs[1]) });
+    let (images, drops) = decide(vec![push, Action::Output(2)], bare_header(&spec), false);
+    assert_eq!((images.len(), &images[0].0, drops), (1, &spec.frame(), vec![]));
+    assert_eq!(decide(vec![Action::Output(2)], bare_header(&spec), false), impossible);
+    // A frame without a tunnel, and a placeholder without a packet.
+    assert_eq!(decide(vec![Action::PopEthernet, Action::Output(2)], plain, true), impossible);
+    let mut empty = Header::new(&layer3::placeholder(0x0800), 14, Offload::default());
+    empty.set_tunnel(bare_header(&spec).tunnel()).expect("there is room");
+    assert_eq!(decide(vec![Action::Output(2)], empty, true), impossible);
 }

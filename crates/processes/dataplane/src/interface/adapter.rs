@@ -282,7 +282,7 @@ impl Interface for Adapter<'_> {
             (_, VportKind::Netdev | VportKind::Internal) => Some(self.fetch(id, name)?),
             (_, kind) if tunnel(*kind, None).is_some() => Some(self.fetch(id, name)?),
             _ => {
-                info!(limited = true, port:% = name; "port {name} is refused: of tunnels, only Geneve, VXLAN, GRE and ERSPAN are supported (docs/user/open-vswitch.md)");
+                info!(limited = true, port:% = name; "port {name} is refused: of tunnels, only Geneve, VXLAN, GRE, ERSPAN and bareudp are supported (docs/user/open-vswitch.md)");
                 return Err(Refusal::new(Errno::EOPNOTSUPP, "ports of that type are not there"));
             }
         };
@@ -290,6 +290,9 @@ impl Interface for Adapter<'_> {
         place.members.insert(*number, Member { name: name.clone(), port });
         if let (Some(port), Ok(number)) = (port, u16::try_from(*number)) {
             place.module.set_number(port, Some(number));
+            if tunnel(*kind, None).is_some() {
+                place.module.set_tunnel_end(port);
+            }
         }
         Ok(())
     }

@@ -88,6 +88,9 @@ struct KeptPort {
     upcall_port_ids: Vec<u32>,
     /// For tunnels: UDP port, and whether it is VXLAN with group-based policy.
     options: Option<(Option<u16>, bool)>,
+    /// Whether it is VXLAN with protocol extension.
+    #[serde(default)]
+    is_gpe: bool,
 }
 
 /// A meter without its counters.
@@ -134,7 +137,8 @@ impl KeptPort {
             name: port.name.clone(),
             kind: port.kind.into(),
             upcall_port_ids: port.upcall_port_ids.clone(),
-            options: port.options.map(|VportOptions { dst_port, is_gbp }| (dst_port, is_gbp)),
+            options: port.options.map(|VportOptions { dst_port, is_gbp, .. }| (dst_port, is_gbp)),
+            is_gpe: port.options.is_some_and(|options| options.is_gpe),
         }
     }
 
@@ -143,7 +147,11 @@ impl KeptPort {
             number,
             name: self.name.clone(),
             kind: self.kind.into(),
-            options: self.options.map(|(dst_port, is_gbp)| VportOptions { dst_port, is_gbp }),
+            options: self.options.map(|(dst_port, is_gbp)| VportOptions {
+                dst_port,
+                is_gbp,
+                is_gpe: self.is_gpe,
+            }),
             upcall_port_ids: self.upcall_port_ids.clone(),
         }
     }
@@ -208,8 +216,10 @@ mod tests {
     fn what_is_kept_is_what_was_there() {
         let mut record = DatapathRecord { user_features: 9, lost: 3, ..DatapathRecord::named("ovs-system") };
         record.per_cpu_port_ids = vec![7, 8];
-        let options = Some(VportOptions { dst_port: Some(4789), is_gbp: true });
-        for (number, kind) in [(0, VportKind::Internal), (2, VportKind::Vxlan)] {
+        for (number, kind, is_gpe) in
+            [(0, VportKind::Internal, false), (2, VportKind::Vxlan, false), (3, VportKind::Vxlan, true)]
+        {
+            let options = Some(VportOptions { dst_port: Some(4789), is_gbp: !is_gpe, is_gpe });
             let port = Port { number, name: format!("p{number}"), kind, options, upcall_port_ids: vec![1] };
             record.ports.insert(number, port);
         }

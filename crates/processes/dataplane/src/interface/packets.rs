@@ -11,10 +11,8 @@ use lasthop_dpif::server::{DatapathUpcall, UpcallKind};
 use lasthop_dpif::{Errno, Refusal};
 use lasthop_engine::{InjectedPacket, UpcallRecord};
 use lasthop_fabric::bounds::{FRAME_BYTES_MAX, FRAME_BYTES_MIN};
-use lasthop_flow::{Action, FlowKey, KeyedState, Userspace};
-use lasthop_flowtable::{
-    EXECUTED, Execution, Executions, FlowModule, describe, tracked, tunnel_of, tunnel_told,
-};
+use lasthop_flow::{Action, FlowKey, KeyedState, Userspace, tunnel_of, tunnel_told};
+use lasthop_flowtable::{EXECUTED, Execution, Executions, FlowModule, describe, tracked};
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId, UpcallReason};
 use lasthop_wire::key::LinkLayer;
 use lasthop_wire::{Metadata, Offload};

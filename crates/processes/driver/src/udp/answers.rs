@@ -107,7 +107,8 @@ impl UdpQueue {
         let seen = self.departures.read_start(self.departures.done, pair, &mut head)?;
         let head = &head[..seen];
         let room = mtu.saturating_sub(self.outer_bytes(&frame));
-        let answer = answer(head, room, &mut out).filter(|_| !self.facts.kind.is_erspan());
+        let is_answered = !self.facts.kind.is_erspan() && frame.placeholder == 0;
+        let answer = answer(head, room, &mut out).filter(|_| is_answered);
         let Some((len, flow)) = answer.map(|len| (len, flow_hash(head, 0))) else { return Ok(()) };
         if answered.replace(flow) == Some(flow) {
             return Ok(());

@@ -17,8 +17,8 @@ use lasthop_wire::{Coalesced, Offload, TcpSegment, vnet};
 
 use super::arena::{add_span, write_at};
 use crate::bounds::{
-    ARENA_BYTES, BATCH, DATAGRAMS_MAX, PIECES_MAX, PLACE_BYTES, RECEIVE_AT, RECEIVE_SLOT_BYTES,
-    RECEIVE_SLOTS, TUNNEL_ENTRIES,
+    ARENA_BYTES, BATCH, DATAGRAMS_MAX, PIECES_MAX, PLACE_BYTES, PLACEHOLDER_ROOM, RECEIVE_AT,
+    RECEIVE_SLOT_BYTES, RECEIVE_SLOTS, TUNNEL_ENTRIES,
 };
 use crate::sys::Span;
 
@@ -142,10 +142,13 @@ pub(super) struct Arrivals {
     has_several: bool,
     /// Segments are joined: the switch takes large frames.
     joins: bool,
+    /// Bytes in front of a message: a frame's header, and a placeholder where a tunnel's header is too short for one.
+    room: u32,
 }
 
 impl Arrivals {
-    pub(super) fn new(has_several: bool, joins: bool) -> Self {
+    pub(super) fn new(has_several: bool, joins: bool, needs_room: bool) -> Self {
+        let room = HEADER_BYTES as u32 + if needs_room { PLACEHOLDER_ROOM } else { 0 };
         Self {
             buffers: Buffers::new(),
             batch: ArrayVec::new(),
@@ -153,6 +156,7 @@ impl Arrivals {
             pieces: ArrayVec::new(),
             has_several,
             joins,
+            room,
         }
     }
 
@@ -188,7 +192,7 @@ impl Arrivals {
 
     /// The next free buffers, in the order of [`Self::next_message`]; messages begin behind room for a frame's header.
     pub(super) fn spans(&self) -> impl ExactSizeIterator<Item = Span> {
-        self.buffers.free.iter().rev().map(|slot| message_span(*slot))
+        self.buffers.free.iter().rev().map(|slot| message_span(*slot, self.room))
     }
 
     /// Takes the next filled buffer; where its message begins.
@@ -199,7 +203,7 @@ impl Arrivals {
         }
         self.buffers.users[usize::from(slot)] = 1;
         self.batch.push(slot); // room() is at most BATCH
-        Some(message_span(slot).offset)
+        Some(message_span(slot, self.room).offset)
     }
 
     /// Adds a frame of the message in hand.
@@ -337,8 +341,7 @@ fn lend(pair: &mut VnicPair, pieces: &[(u32, u32)], run: BufferRun) -> bool {
     }
 }
 
-fn message_span(slot: u16) -> Span {
-    let room = HEADER_BYTES as u32;
+fn message_span(slot: u16, room: u32) -> Span {
     Span { offset: RECEIVE_AT + u32::from(slot) * RECEIVE_SLOT_BYTES + room, len: RECEIVE_SLOT_BYTES - room }
 }
 

@@ -36,7 +36,7 @@ impl Departures {
         if offload.needs_csum() && !complete(offload, (spans, len_bytes), pair)? {
             return Ok(Err(DeviceDropReason::BadGso));
         }
-        self.enter(head, (&[], len_bytes as usize), spans);
+        self.enter_whole(head, spans, len_bytes as usize);
         Ok(Ok(()))
     }
 
@@ -68,8 +68,9 @@ impl Departures {
             }
             let field = usize::from(partial.csum_start + partial.csum_offset);
             inner[field..field + 2].copy_from_slice(&sum.complete(&partial).to_be_bytes());
-            let len_bytes = plan.header_len() + (payload.end - payload.start);
-            self.enter(head, (inner, len_bytes as usize), &pieces);
+            let (len_bytes, skip) = (plan.header_len() + (payload.end - payload.start), self.placeholder());
+            // The plan's headers begin with Ethernet.
+            self.enter(head, (&inner[skip..], len_bytes as usize - skip), &pieces);
         }
         Ok(Ok(()))
     }

@@ -13,10 +13,11 @@ use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::StaleSegment;
 use lasthop_wire::gso::SEGMENTS_MAX;
+use lasthop_wire::tunnel::layer3::PLACEHOLDER_BYTES;
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, flag, gre};
 use lasthop_wire::{Offload, Sum, vnet};
 
-use super::arena::{add_span, read_span, read_start};
+use super::arena::{SpanCursor, add_span, read_span, read_start};
 use super::control::Endpoint;
 use super::fragments::Fragments;
 use super::headers::{Headers, TAGGED_BYTES, WRITTEN_BYTES_MAX};
@@ -41,6 +42,8 @@ pub(super) struct Frame {
     pub(super) local: u128,
     /// The port of the switch that it came from; 0 if it is not known.
     pub(super) sender: u32,
+    /// Bytes of its placeholder, which are not sent; 0 of a frame with an Ethernet header.
+    pub(super) placeholder: usize,
 }
 
 /// A datagram: a frame with a tunnel's header, or a part of a large one with headers of its own.
@@ -156,13 +159,14 @@ impl Departures {
             head_bytes: head_len.unwrap_or(0),
             local: to.local,
             sender: tunnel.sender,
+            placeholder: placeholder_bytes(&tunnel),
         });
         let first = self.datagrams.len();
         let entered = match head_len {
             None => Err(DeviceDropReason::NoTunnel),
             // The vNICs of others have no offloads.
             Some(len) if headers.facts().kind.socket() != TunnelSocket::Udp => {
-                self.enter(&head[..len], (&[], len_bytes), &spans);
+                self.enter_whole(&head[..len], &spans, len_bytes);
                 Ok(())
             }
             Some(len) => self.enter_offloaded(&head[..len], offload, &spans, pair)?,
@@ -198,6 +202,26 @@ impl Departures {
             self.tokens.push(next.token as u16);
         }
         Ok((header, spans))
+    }
+
+    /// Adds the last frame as one datagram, without its placeholder.
+    pub(super) fn enter_whole(&mut self, head: &[u8], spans: &[Span], len_bytes: usize) {
+        let skip = self.placeholder();
+        let mut cursor = SpanCursor::new(spans);
+        cursor.advance(skip as u32);
+        let rest;
+        let spans = if skip == 0 {
+            spans
+        } else {
+            rest = cursor.take((len_bytes - skip) as u32);
+            &rest
+        };
+        self.enter(head, (&[], len_bytes - skip), spans);
+    }
+
+    /// Bytes of the last frame's placeholder.
+    pub(super) fn placeholder(&self) -> usize {
+        self.frames.last().map_or(0, |frame| frame.placeholder)
     }
 
     /// Adds a datagram of the last frame: the tunnel's header, the `inner` headers of a part, and bytes in the arena. `inner.1`: bytes of all
@@ -246,6 +270,11 @@ impl Departures {
     }
 }
 
+/// Bytes in front of the packet of such a tunnel that are not sent.
+fn placeholder_bytes(tunnel: &OuterHeader) -> usize {
+    if tunnel.is_layer3 { PLACEHOLDER_BYTES } else { 0 }
+}
+
 /// Writes the header in front of a frame that lies in these spans; its bytes. None if the tunnel is none of this port's.
 fn write_header(
     headers: &mut Headers,
@@ -256,7 +285,8 @@ fn write_header(
 ) -> Result<Option<usize>, StaleSegment> {
     let mut start = [0; TAGGED_BYTES];
     let mut seen = 0;
-    if let Some(first) = frame.first().filter(|_| headers.facts().kind.is_erspan()) {
+    let is_read = headers.facts().kind.is_erspan() || tunnel.is_layer3;
+    if let Some(first) = frame.first().filter(|_| is_read) {
         seen = start.len().min(first.len as usize);
         read_span(pair, *first, 0, &mut start[..seen])?;
     }
@@ -264,8 +294,10 @@ fn write_header(
     if headers.is_summed(tunnel) {
         let mut sum = Sum::default();
         sum.add(&head[..len]);
-        for span in frame {
-            add_span(&mut sum, pair, *span, 0)?;
+        for (index, span) in frame.iter().enumerate() {
+            // A placeholder lies in the first one, of which it was read.
+            let skip = if index == 0 { placeholder_bytes(tunnel) as u32 } else { 0 };
+            add_span(&mut sum, pair, *span, skip)?;
         }
         gre::write_checksum(sum, &mut head[..len]);
     }

@@ -6,7 +6,8 @@ use lasthop_device::{TunnelFacts, TunnelKind, TunnelSocket};
 use lasthop_wire::coalesce::HEAD_BYTES_MAX;
 use lasthop_wire::headers::ETHERTYPE_VLAN;
 use lasthop_wire::tunnel::erspan::{self, ErspanStamp};
-use lasthop_wire::tunnel::{OuterHeader, TunnelFault, flag, geneve, gre, vxlan};
+use lasthop_wire::tunnel::layer3::{Inner, PLACEHOLDER_BYTES, ethertype_in};
+use lasthop_wire::tunnel::{OuterHeader, TunnelFault, bareudp, flag, geneve, gre, vxlan, vxlan_gpe};
 
 use super::control::{Endpoint, mapped};
 
@@ -15,8 +16,9 @@ pub(super) const WRITTEN_BYTES_MAX: usize = geneve::HEADER_BYTES_MAX;
 const _: () = assert!(erspan::HEADER_BYTES_MAX <= WRITTEN_BYTES_MAX);
 /// Bytes of a datagram that are looked at: the longest header of IPv4, that of a tunnel, and the headers of a TCP segment.
 pub(super) const START_BYTES: usize = 60 + WRITTEN_BYTES_MAX + HEAD_BYTES_MAX;
-/// Bytes of a frame in which its VLAN tag is.
+/// Bytes of a frame that are looked at: they have its VLAN tag, or a placeholder and some of its packet.
 pub(super) const TAGGED_BYTES: usize = 16;
+const _: () = assert!(TAGGED_BYTES > PLACEHOLDER_BYTES);
 
 /// The headers of one tunnel port.
 #[derive(Debug)]
@@ -50,15 +52,23 @@ impl Headers {
         }
     }
 
-    /// Where the inner frame begins in a datagram that begins with these bytes.
-    pub(super) fn read(&self, start: &[u8], tunnel: &mut OuterHeader) -> Result<usize, TunnelFault> {
-        match self.facts.kind {
+    /// The frame or packet in a datagram that begins with these bytes.
+    pub(super) fn read(&self, start: &[u8], tunnel: &mut OuterHeader) -> Result<Inner, TunnelFault> {
+        let at = match self.facts.kind {
             TunnelKind::Geneve => geneve::read(start, tunnel),
             TunnelKind::Vxlan => vxlan::read(start, false, tunnel),
             TunnelKind::VxlanGbp => vxlan::read(start, true, tunnel),
-            TunnelKind::Gre | TunnelKind::Ip6Gre => gre::read(start, tunnel),
             TunnelKind::Erspan | TunnelKind::Ip6Erspan => erspan::read(start, tunnel),
-        }
+            TunnelKind::Gre | TunnelKind::Ip6Gre => return gre::read(start, tunnel),
+            TunnelKind::VxlanGpe => return vxlan_gpe::read(start, tunnel),
+            TunnelKind::Bareudp => return bareudp::read(start, self.has_mpls(), tunnel),
+        };
+        Ok(Inner { at: at?, ethertype: None })
+    }
+
+    /// Whether packets of a bareudp port are MPLS. The request for the port does not say its payload, so the UDP port does.
+    fn has_mpls(&self) -> bool {
+        self.facts.port == bareudp::MPLS_PORT
     }
 
     /// Writes the header in front of a frame that begins with these bytes; its bytes. None if the tunnel is none of this port's.
@@ -76,11 +86,16 @@ impl Headers {
         if tunnel.dst == 0 || !has_family {
             return None;
         }
+        if tunnel.is_layer3 {
+            return self.write_bare(tunnel, ethertype_in(frame)?, head);
+        }
         match self.facts.kind {
             TunnelKind::Geneve => Some(geneve::write(tunnel, head)),
             TunnelKind::Vxlan => Some(put(&vxlan::write(tunnel, false), head)),
             TunnelKind::VxlanGbp => Some(put(&vxlan::write(tunnel, true), head)),
-            TunnelKind::Gre | TunnelKind::Ip6Gre => Some(gre::write(tunnel, head.first_chunk_mut()?)),
+            TunnelKind::VxlanGpe => Some(put(&vxlan_gpe::write(tunnel, None)?, head)),
+            TunnelKind::Gre | TunnelKind::Ip6Gre => Some(gre::write(tunnel, None, head.first_chunk_mut()?)),
+            TunnelKind::Bareudp => None,
             TunnelKind::Erspan | TunnelKind::Ip6Erspan => {
                 let time_100us = (since_epoch_us() / 100) as u32;
                 let stamp = ErspanStamp { sequence: self.sequence, time_100us, tag: tag(frame) };
@@ -88,6 +103,25 @@ impl Headers {
                 self.sequence = self.sequence.wrapping_add(1);
                 Some(len)
             }
+        }
+    }
+}
+
+impl Headers {
+    /// The same for a packet of this EtherType without an Ethernet header.
+    fn write_bare(
+        &self,
+        tunnel: &OuterHeader,
+        ethertype: u16,
+        head: &mut [u8; WRITTEN_BYTES_MAX],
+    ) -> Option<usize> {
+        match self.facts.kind {
+            TunnelKind::Gre | TunnelKind::Ip6Gre => {
+                Some(gre::write(tunnel, Some(ethertype), head.first_chunk_mut()?))
+            }
+            TunnelKind::VxlanGpe => Some(put(&vxlan_gpe::write(tunnel, Some(ethertype))?, head)),
+            TunnelKind::Bareudp => bareudp::takes(ethertype, self.has_mpls()).then_some(0),
+            _ => None,
         }
     }
 }

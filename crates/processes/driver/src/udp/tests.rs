@@ -1,6 +1,7 @@
 //! Datagrams of a real socket on their way to a switch that is played here.
 
 mod cut;
+mod layer3;
 mod long;
 
 use std::net::UdpSocket;
@@ -52,11 +53,12 @@ fn tunnel(coalesces: bool) -> Tunnel {
         set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).expect("Linux 5.0");
     }
     let port = socket.local_addr().expect("its address").port();
-    over(socket.into(), port, 6081, coalesces)
+    let facts = TunnelFacts { kind: TunnelKind::Geneve, port: 6081 };
+    over(socket.into(), port, facts, coalesces)
 }
 
-/// A tunnel's end with this socket at a port; `told` is the port in its facts.
-fn over(socket: OwnedFd, port: u16, told: u16, coalesces: bool) -> Tunnel {
+/// A tunnel's end with this socket at a port.
+fn over(socket: OwnedFd, port: u16, facts: TunnelFacts, coalesces: bool) -> Tunnel {
     let (front, rings, maps) = switch();
     let options = VnicOptions {
         features: u64::MAX,
@@ -70,7 +72,6 @@ fn over(socket: OwnedFd, port: u16, told: u16, coalesces: bool) -> Tunnel {
     let mut pair = pairs.pop().expect("a pair");
     let sender = UdpSocket::bind("[::1]:0").expect("a socket");
     sender.connect(("::1", port)).expect("connected");
-    let facts = TunnelFacts { kind: TunnelKind::Geneve, port: told };
     let features = if coalesces { HOST_TSO } else { 0 };
     let mut queue = UdpQueue::new(socket, features, facts, &pair).expect("a queue");
     let mut counters = DriverCounters::default();

@@ -25,6 +25,8 @@ pub enum VportKind {
     Ip6Erspan,
     /// GRE tunnels over IPv6.
     Ip6Gre,
+    /// Packets directly behind UDP.
+    Bareudp,
     /// Kinds of later versions, by number.
     Other(u32),
 }
@@ -40,6 +42,7 @@ impl From<u32> for VportKind {
             uapi::TYPE_ERSPAN => Self::Erspan,
             uapi::TYPE_IP6ERSPAN => Self::Ip6Erspan,
             uapi::TYPE_IP6GRE => Self::Ip6Gre,
+            uapi::TYPE_BAREUDP => Self::Bareudp,
             other => Self::Other(other),
         }
     }
@@ -56,6 +59,7 @@ impl From<VportKind> for u32 {
             VportKind::Erspan => uapi::TYPE_ERSPAN,
             VportKind::Ip6Erspan => uapi::TYPE_IP6ERSPAN,
             VportKind::Ip6Gre => uapi::TYPE_IP6GRE,
+            VportKind::Bareudp => uapi::TYPE_BAREUDP,
             VportKind::Other(number) => number,
         }
     }
@@ -68,6 +72,8 @@ pub struct VportOptions {
     pub dst_port: Option<u16>,
     /// VXLAN with group-based policy.
     pub is_gbp: bool,
+    /// VXLAN with protocol extension.
+    pub is_gpe: bool,
 }
 
 /// A port's counters (`struct ovs_vport_stats`); received packets are those from the guest or the wire.
@@ -165,29 +171,39 @@ fn decode_options(attrs: Attrs<'_>) -> Result<VportOptions, Refusal> {
         let attr = attr?;
         match attr.kind {
             uapi::OPTION_DST_PORT => options.dst_port = Some(attr.u16()?),
-            uapi::OPTION_EXTENSION => options.is_gbp = decode_extension(attr.nested())?,
+            uapi::OPTION_EXTENSION => decode_extensions(attr.nested(), &mut options)?,
             _ => {}
         }
     }
     Ok(options)
 }
 
-fn decode_extension(attrs: Attrs<'_>) -> Result<bool, Refusal> {
+fn decode_extensions(attrs: Attrs<'_>, options: &mut VportOptions) -> Result<(), Refusal> {
+    let refused = |why| Err(Refusal::new(Errno::EOPNOTSUPP, why));
     for attr in attrs {
-        if attr?.kind != uapi::VXLAN_EXT_GBP {
-            return Err(Refusal::new(
-                Errno::EOPNOTSUPP,
-                "the only VXLAN extension known here is group-based policy",
-            ));
+        match attr?.kind {
+            uapi::VXLAN_EXT_GBP => options.is_gbp = true,
+            uapi::VXLAN_EXT_GPE => options.is_gpe = true,
+            _ => {
+                return refused(
+                    "of VXLAN's extensions, only group-based policy and next protocol are known here",
+                );
+            }
         }
     }
-    Ok(true)
+    if options.is_gbp && options.is_gpe {
+        return refused("VXLAN has group-based policy or a next protocol, not both");
+    }
+    Ok(())
 }
 
 fn encode_options(writer: &mut Writer, options: &VportOptions) {
     writer.put_some(uapi::OPTION_DST_PORT, options.dst_port.map(u16::to_ne_bytes));
-    if options.is_gbp {
-        writer.nest(uapi::OPTION_EXTENSION, |nested| nested.put_flag(uapi::VXLAN_EXT_GBP, true));
+    if options.is_gbp || options.is_gpe {
+        writer.nest(uapi::OPTION_EXTENSION, |nested| {
+            nested.put_flag(uapi::VXLAN_EXT_GBP, options.is_gbp);
+            nested.put_flag(uapi::VXLAN_EXT_GPE, options.is_gpe);
+        });
     }
 }
 

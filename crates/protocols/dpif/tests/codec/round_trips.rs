@@ -111,7 +111,7 @@ proptest! {
     fn ports(
         name in of("[a-z0-9-]{1,15}"),
         numbers in any::<(Option<u32>, Option<u32>, Option<u32>, Option<i32>)>(),
-        options in any::<Option<(Option<u16>, bool)>>(),
+        options in any::<Option<(Option<u16>, bool, bool)>>(),
         counters in any::<Option<[u64; 8]>>(),
         upcall_port_ids in of(prop::collection::vec(any::<u32>(), 0..64)),
     ) {
@@ -121,7 +121,7 @@ proptest! {
             number,
             kind: kind.map(VportKind::from),
             name,
-            options: options.map(|(dst_port, is_gbp)| VportOptions { dst_port, is_gbp }),
+            options: options.map(|(dst_port, is_gbp, is_gpe)| VportOptions { dst_port, is_gbp, is_gpe: is_gpe && !is_gbp }),
             upcall_port_ids,
             stats: counters.map(|[rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped]| {
                 VportStats { rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped }

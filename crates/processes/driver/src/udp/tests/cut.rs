@@ -21,9 +21,9 @@ const PART_BYTES: usize = SEND_SLOT_BYTES as usize;
 
 /// A frame with offloads, as a guest sends it.
 #[derive(Clone, Debug)]
-struct Large {
-    offload: Offload,
-    bytes: Vec<u8>,
+pub(super) struct Large {
+    pub(super) offload: Offload,
+    pub(super) bytes: Vec<u8>,
 }
 
 /// The properties of a frame.
@@ -110,7 +110,7 @@ fn completed(frame: &[u8], offload: &Offload) -> Vec<u8> {
 }
 
 /// The segments that the switch makes of a frame, if it makes any.
-fn switched(large: &Large) -> Option<Vec<Vec<u8>>> {
+pub(super) fn switched(large: &Large) -> Option<Vec<Vec<u8>>> {
     let head = &large.bytes[..large.bytes.len().min(128)];
     let plan = Segmentation::plan(head, &large.offload, large.bytes.len() as u32).ok()?;
     let cut = |index: u32| {
@@ -145,7 +145,7 @@ fn arrived(there: &UdpSocket) -> Vec<u8> {
     got.split_off(TUNNEL_BYTES)
 }
 
-fn tcp(payload_bytes: usize, gso_size: u16) -> Large {
+pub(super) fn tcp(payload_bytes: usize, gso_size: u16) -> Large {
     large(&Plan {
         is_ipv6: false,
         is_udp: false,

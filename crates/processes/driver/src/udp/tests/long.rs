@@ -19,14 +19,19 @@ const ID: u64 = 77;
 
 /// A tunnel's end as the supervisor opens it, and another host, which has sent nothing.
 pub(super) fn ends() -> (Tunnel, UdpSocket) {
+    ends_of(TunnelKind::Geneve)
+}
+
+/// The same of another kind.
+pub(super) fn ends_of(kind: TunnelKind) -> (Tunnel, UdpSocket) {
     let free = UdpSocket::bind("[::]:0").expect("a port");
     let port = free.local_addr().expect("its address").port();
     drop(free);
-    let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
+    let facts = TunnelFacts { kind, port };
     let mut opened = lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off).expect("it is free");
     let there = UdpSocket::bind("[::1]:0").expect("a socket");
     there.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-    (over(opened.descriptors.remove(0), port, port, false), there)
+    (over(opened.descriptors.remove(0), port, facts, false), there)
 }
 
 pub(super) fn port(socket: &UdpSocket) -> u16 {

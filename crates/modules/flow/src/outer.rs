@@ -2,10 +2,14 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use lasthop_flow::{FlowKey, Tunnel, TunnelOptions};
 use lasthop_wire::tunnel::{OptionBytes, OuterHeader, erspan, flag};
 
-use crate::UnsupportedFlow;
+use crate::key::FlowKey;
+use crate::tunnel::{Tunnel, TunnelOptions};
+
+/// Options of a tunnel that packets cannot carry here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsupportedOptions(pub &'static str);
 
 /// All bits of a field.
 const EVERY: u8 = u8::MAX;
@@ -13,14 +17,14 @@ const EVERY: u8 = u8::MAX;
 /// Returns the tunnel header in a packet's key; `None` if there is none, or one that is not supported here.
 #[must_use]
 pub fn tunnel_of(key: &FlowKey) -> Option<OuterHeader> {
-    key.tunnel.as_deref().and_then(|tunnel| outer(tunnel).ok())
+    key.tunnel.as_deref().and_then(|tunnel| outer_header(tunnel).ok())
 }
 
 /// Converts the tunnel header of a key or of an action.
 ///
 /// # Errors
 /// If options have a type or length that packets cannot carry here.
-pub(crate) fn outer(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedFlow> {
+pub fn outer_header(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedOptions> {
     let options = options(&tunnel.options)?;
     let of_options = match (&tunnel.options, options.get().len()) {
         (_, 0) => 0,
@@ -36,8 +40,8 @@ pub(crate) fn outer(tunnel: &Tunnel) -> Result<OuterHeader, UnsupportedFlow> {
 /// Converts the mask of a tunnel header.
 ///
 /// # Errors
-/// As [`outer`].
-pub(crate) fn outer_mask(mask: &Tunnel) -> Result<(OuterHeader, u64), UnsupportedFlow> {
+/// As [`outer_header`].
+pub fn outer_header_mask(mask: &Tunnel) -> Result<(OuterHeader, u64), UnsupportedOptions> {
     // A match on options includes their length.
     let options_len = if mask.options == TunnelOptions::None { 0 } else { u64::from(EVERY) };
     let flags = flags(mask) | flag::IPV6;
@@ -69,17 +73,17 @@ fn fields(tunnel: &Tunnel) -> OuterHeader {
     }
 }
 
-fn options(options: &TunnelOptions) -> Result<OptionBytes, UnsupportedFlow> {
+fn options(options: &TunnelOptions) -> Result<OptionBytes, UnsupportedOptions> {
     let bytes = match options {
         TunnelOptions::None | TunnelOptions::VxlanGbp(None) => return Ok(OptionBytes::default()),
         TunnelOptions::Geneve(bytes) => OptionBytes::of(bytes),
         TunnelOptions::VxlanGbp(Some(policy)) => OptionBytes::of(&policy.to_be_bytes()),
         TunnelOptions::Erspan(bytes) if bytes.len() != erspan::OPTIONS_BYTES => {
-            return Err(UnsupportedFlow::Unsupported("options of ERSPAN that are not 12 bytes"));
+            return Err(UnsupportedOptions("options of ERSPAN that are not 12 bytes"));
         }
         TunnelOptions::Erspan(bytes) => OptionBytes::of(bytes),
     };
-    bytes.ok_or(UnsupportedFlow::Unsupported("tunnel options of more than 64 bytes"))
+    bytes.ok_or(UnsupportedOptions("tunnel options of more than 64 bytes"))
 }
 
 /// Converts a packet's header for the control plane.
@@ -142,23 +146,23 @@ mod tests {
             TunnelOptions::Erspan(vec![1, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0]),
         ];
         let of_gre = Tunnel { tp_src: None, tp_dst: None, ..tunnel(TunnelOptions::None) };
-        assert_eq!(outer(&of_gre).map(|outer| tunnel_told(&outer)), Ok(of_gre), "it has no ports");
+        assert_eq!(outer_header(&of_gre).map(|outer| tunnel_told(&outer)), Ok(of_gre), "it has no ports");
         for options in kinds {
             let of_ipv4 = tunnel(options.clone());
-            assert_eq!(outer(&of_ipv4).map(|outer| tunnel_told(&outer)), Ok(of_ipv4));
+            assert_eq!(outer_header(&of_ipv4).map(|outer| tunnel_told(&outer)), Ok(of_ipv4));
             let (src, dst) = (Some(Ipv6Addr::from(1)), Some(Ipv6Addr::from(2)));
             let of_ipv6 =
                 Tunnel { ipv4_src: None, ipv4_dst: None, ipv6_src: src, ipv6_dst: dst, ..tunnel(options) };
-            assert_eq!(outer(&of_ipv6).map(|outer| tunnel_told(&outer)), Ok(of_ipv6));
+            assert_eq!(outer_header(&of_ipv6).map(|outer| tunnel_told(&outer)), Ok(of_ipv6));
         }
     }
 
     #[test]
     fn options_that_packets_do_not_carry_are_refused() {
-        assert!(outer(&tunnel(TunnelOptions::Geneve(vec![0; 64]))).is_ok());
-        assert!(outer(&tunnel(TunnelOptions::Geneve(vec![0; 68]))).is_err());
-        assert!(outer(&tunnel(TunnelOptions::Erspan(vec![0; 12]))).is_ok());
-        assert!(outer(&tunnel(TunnelOptions::Erspan(vec![0; 8]))).is_err());
+        assert!(outer_header(&tunnel(TunnelOptions::Geneve(vec![0; 64]))).is_ok());
+        assert!(outer_header(&tunnel(TunnelOptions::Geneve(vec![0; 68]))).is_err());
+        assert!(outer_header(&tunnel(TunnelOptions::Erspan(vec![0; 12]))).is_ok());
+        assert!(outer_header(&tunnel(TunnelOptions::Erspan(vec![0; 8]))).is_err());
         let key = FlowKey { tunnel: Some(Box::new(tunnel(TunnelOptions::None))), ..FlowKey::default() };
         assert_eq!(tunnel_of(&key).map(|outer| outer.dst), Some(0x0a00_0002));
         assert_eq!(tunnel_of(&FlowKey::default()), None);
