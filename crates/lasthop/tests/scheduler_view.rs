@@ -156,7 +156,7 @@ fn large_frames_ask_for_helpers_also_after_a_death() {
     if !can_see() {
         return;
     }
-    let switch = start(&[&["--helper-cpus", "0-1", "--offload", "idle=cpu"], &VNICS[..]].concat());
+    let switch = start(&[&["--helper-cpus", "0-1", "--offload", "bytes=2048,idle=cpu"], &VNICS[..]].concat());
     let options = |mac| GuestOptions { mac, tx_slot_bytes: 10_000, ..GuestOptions::default() };
     let mut one = guest_with(&switch, "one", options(ONE));
     let mut two = guest_with(&switch, "two", options(TWO));
