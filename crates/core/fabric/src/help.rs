@@ -11,6 +11,7 @@ use lasthop_sync::full_fence;
 
 use crate::bounds::HELP_FRAMES_MAX;
 use crate::reference::PacketCopy;
+use crate::rx::lease::Leases;
 use crate::rx::receiver::Receivers;
 use crate::rx::service::{Service, Tools};
 use crate::rx::shared::{SharedFrame, SharedStep};
@@ -34,15 +35,42 @@ pub enum HelpStep {
 const ALONE: HelpShare = HelpShare { helper: 0, packets: 0 };
 
 impl Service<'_, '_> {
-    /// The helper for `copies`, and how many of them it shares: those that are large, if there is a helper.
+    /// Whether copies may be shared with a helper.
     #[inline]
-    pub(crate) fn large_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
+    pub(crate) fn may_share(&self) -> bool {
+        self.tools.senders.offloads.with.is_some()
+    }
+
+    /// As `accept`. Large copies are queued for a helper and this worker, which copies them later. Returns their number.
+    #[inline(never)] // usual copies pay one branch
+    pub(crate) fn accept_large(
+        &mut self,
+        copies: &[PacketCopy<'_>],
+        leases: &mut Leases,
+        now_ns: u64,
+    ) -> usize {
+        let share = self.large_share(copies);
+        let (own, large) = copies.split_at(copies.len() - share.packets as usize);
+        if !own.is_empty() {
+            self.accept(own, leases, now_ns);
+        }
+        if large.is_empty() {
+            return 0;
+        }
+        let shared = self.share(large, share.helper, now_ns);
+        if shared < large.len() {
+            self.accept(&large[shared..], leases, now_ns);
+        }
+        shared
+    }
+
+    /// The helper for `copies`, and how many of them it shares: those that are large, if there is a helper.
+    fn large_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
         let Some((bytes_min, _)) = self.tools.senders.offloads.with else { return ALONE };
         let first = copies.first().map_or(0, |copy| copy.header.frame_len_bytes());
         if first < bytes_min { ALONE } else { self.find_share(copies) }
     }
 
-    #[cold]
     fn find_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
         let bytes = copies.iter().map(|copy| u64::from(copy.header.frame_len_bytes())).sum();
         let large = LargeCopies { packets: copies.len() as u32, bytes, waiting: self.claim.waiting() as u32 };

@@ -285,16 +285,9 @@ impl Receivers {
         let follow_up = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
-                let share = service.large_share(copies);
-                let (own, large) = copies.split_at(copies.len() - share.packets as usize);
-                if !own.is_empty() {
-                    service.accept(own, leases, now_ns);
-                }
-                if !large.is_empty() {
-                    shared = service.share(large, share.helper, now_ns);
-                    if shared < large.len() {
-                        service.accept(&large[shared..], leases, now_ns);
-                    }
+                match service.may_share() {
+                    true => shared = service.accept_large(copies, leases, now_ns),
+                    false => service.accept(copies, leases, now_ns),
                 }
                 service.close()
             }
