@@ -93,11 +93,15 @@ fn an_address_that_is_not_the_vnics_own_is_refused() {
 
 #[test]
 fn a_guest_that_is_gone_leaves_no_descriptor() {
+    const GUESTS_GONE: u32 = 4;
     let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
     let process = switch.switch_pid().expect("a switch process");
+    // Those of the last orders, one for each vnic, may not be closed yet. More guests than that leave more, if they leave any.
     let before = fds(process);
-    drop((guest(&switch, "one", ONE), guest(&switch, "two", TWO)));
-    eventually("descriptors as before", || (fds(process) == before).then_some(()));
+    for _ in 0..GUESTS_GONE {
+        drop((guest(&switch, "one", ONE), guest(&switch, "two", TWO)));
+    }
+    eventually("descriptors as before", || (fds(process) <= before).then_some(()));
 }
 
 #[test]

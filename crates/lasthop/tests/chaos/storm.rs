@@ -370,7 +370,8 @@ impl Storm {
         let pid = self.switch_pid;
         let before = self.open_alone.len();
         eventually("descriptors as before the first guest", || {
-            (open_files(pid).len() == before).then_some(())
+            // Those of the orders before the first guest may not have been closed then.
+            (open_files(pid).len() <= before).then_some(())
         });
         eventually("no guest's memory", || (guest_mappings(pid) == 0).then_some(()));
         self.switch.ask(&["stats", "--check"]).ok();
