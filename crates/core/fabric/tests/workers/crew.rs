@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use lasthop_fabric::{
-    Capabilities, CaptureDirection, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies, MovingRing,
-    PortCounters, Release, RingId, SettledCopies, Stopping, TapReader, Watch, tap,
+    Capabilities, CaptureDirection, Fabric, HelpStep, MovingRing, PortCounters, Release, RingId,
+    SettledCopies, Stopping, TapReader, Watch, tap,
 };
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
@@ -13,6 +13,7 @@ use lasthop_ring::{DeviceRing, Ledger};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{check_frame, frame};
+use crate::helping::TheHelper;
 use crate::support::{TestGuest, memory};
 use crate::tags::{send, untagged};
 
@@ -82,17 +83,6 @@ enum Visit {
     Copied(usize),
     /// A helper has buffers for a frame.
     Helping,
-}
-
-/// Finds the one helper. It is visited whether it sleeps or not.
-struct TheHelper(u8);
-
-impl HelperFinder for TheHelper {
-    fn find(&mut self, _: PortId, copies: LargeCopies) -> Option<HelpShare> {
-        Some(HelpShare { helper: self.0, packets: copies.packets })
-    }
-
-    fn wake(&mut self, _: usize) {}
 }
 
 /// A message to a worker.
