@@ -13,10 +13,11 @@ impl Worker {
     /// Begins to share large frames with helpers if the view and the policies allow it, else ends that.
     pub(crate) fn share_or_not(&mut self) {
         self.fabric.end_offload();
-        let may_share = !self.helpers.is_empty() && !self.helpers.is_one(self.number());
+        let helpers = self.pool.helpers();
+        let may_share = !helpers.is_empty() && !helpers.is_one(self.number());
         if let Some(view) = self.scheduling.offload_view().filter(|_| may_share) {
+            let bytes_min = helpers.offload().packet_bytes_min;
             let (pool, counts) = (Arc::clone(&self.pool), Arc::clone(&self.offload_counts));
-            let bytes_min = self.helpers.offload().packet_bytes_min;
             self.fabric.begin_offload(bytes_min, Box::new(ViewFinder { view, pool, counts }));
         }
     }

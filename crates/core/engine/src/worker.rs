@@ -18,7 +18,7 @@ use crate::clock::now_ns;
 use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
 use crate::empty_kicks::UnheardRings;
 use crate::events::{Event, Events};
-use crate::helpers::{Helpers, Helping, OffloadCounts};
+use crate::helpers::{Helping, OffloadCounts};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
 use crate::memory_meter::{MemoryMeter, Sampling};
@@ -59,7 +59,6 @@ pub(crate) struct Worker {
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
     pub(crate) scheduling: Scheduling,
-    pub(crate) helpers: Arc<Helpers>,
     pub(crate) offload_counts: Arc<OffloadCounts>,
     /// The state of a worker that is a helper.
     pub(crate) helping: Helping,
@@ -94,7 +93,6 @@ impl Worker {
         fabric.set_meter(Box::new(meter));
         let stats = WorkerStats { index: fabric.worker(), ..WorkerStats::default() };
         let persistent_counters = PersistentCounters::new(Arc::clone(pool.copy_clock(fabric.worker())));
-        let helpers = Arc::clone(pool.helpers());
         let signals = SignalSender::new(fabric.worker(), Arc::clone(&pool), started);
         Ok(Self {
             fabric,
@@ -115,7 +113,6 @@ impl Worker {
             load: Load::default(),
             stay: MoveDamping::default(),
             scheduling: Scheduling::default(),
-            helpers,
             offload_counts: Arc::default(),
             helping: Helping::default(),
             started,
@@ -216,7 +213,7 @@ impl Worker {
         self.hear_again(now);
         self.look_at_polled(now);
         self.visit_timed(now);
-        let helped = self.helpers.is_one(self.stats.index) && self.help(now, adaptive_poll);
+        let helped = self.pool.helpers().is_one(self.stats.index) && self.help(now, adaptive_poll);
         let mut active = std::mem::take(&mut self.active);
         let mut worked = helped | active.round(now, |ring| self.visit(ring, now, adaptive_poll));
         self.active = active;
@@ -684,7 +681,7 @@ impl Worker {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),
-            helper_cpu: self.helpers.cpu_of(self.stats.index),
+            helper_cpu: self.pool.helpers().cpu_of(self.stats.index),
             policies: PolicyCounters { offloads_shared, offloads_alone, ..self.scheduling.counters },
             ..self.stats
         }

@@ -109,20 +109,22 @@ impl Receivers {
 
     /// Copies the large frames that wait at `ring`, in turns with a helper, while there are buffers. Returns whether any
     /// was delivered.
-    pub(crate) fn copy_with_helper(&mut self, ring: RingId, tools: &mut Tools<'_>) -> bool {
+    pub(crate) fn copy_with_helper(
+        &mut self,
+        ring: RingId,
+        tools: &mut Tools<'_>,
+        shared: &mut SharedFrame,
+    ) -> bool {
         let mut delivered = false;
-        // It was taken out only while it is used.
-        let Some(mut shared) = tools.scratch.shared.take() else { return false };
         // Then its own rings have a turn.
         for number in 0..=HELP_FRAMES_MAX {
-            match self.share_step(ring, tools, &mut shared, number < HELP_FRAMES_MAX) {
-                SharedStep::Reserved => self.copy_shared(ring, tools, &mut shared),
+            match self.share_step(ring, tools, shared, number < HELP_FRAMES_MAX) {
+                SharedStep::Reserved => self.copy_shared(ring, tools, shared),
                 SharedStep::Done => {}
                 SharedStep::Nothing | SharedStep::Busy => break,
             }
             delivered = true;
         }
-        tools.scratch.shared = Some(shared);
         delivered
     }
 }
@@ -152,9 +154,7 @@ impl Fabric {
         let board = &self.senders.board;
         self.helping = self.helping.or_else(|| board.inbox(self.senders.worker).orders.pop());
         let Some(ring) = self.helping else { return HelpStep::Idle };
-        let step = self.with_shared(|fabric, shared| {
-            fabric.receivers.share_step(ring, &mut tools!(fabric), shared, wants_more)
-        });
+        let step = self.receivers.share_step(ring, &mut tools!(self), &mut self.shared, wants_more);
         if step == SharedStep::Nothing || !wants_more {
             self.end_order(ring);
         }
@@ -169,7 +169,7 @@ impl Fabric {
     /// The second part: copies the frame.
     pub fn copy_help(&mut self) {
         let Some(ring) = self.helping else { return };
-        self.with_shared(|fabric, shared| fabric.receivers.copy_shared(ring, &mut tools!(fabric), shared));
+        self.receivers.copy_shared(ring, &mut tools!(self), &mut self.shared);
     }
 
     /// Ends an order: the next large frames need another one.
@@ -178,12 +178,5 @@ impl Fabric {
         if let Some(place) = self.receivers.ring(ring) {
             place.is_ordered.store(false, Ordering::Relaxed);
         }
-    }
-
-    fn with_shared<R>(&mut self, work: impl FnOnce(&mut Self, &mut SharedFrame) -> R) -> R {
-        let mut shared = self.scratch.shared.take().unwrap_or_else(|| Box::new(SharedFrame::new(0)));
-        let result = work(self, &mut shared);
-        self.scratch.shared = Some(shared);
-        result
     }
 }

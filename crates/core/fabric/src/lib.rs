@@ -115,6 +115,7 @@ use destinations::Destinations;
 use reference::{Attempt, PacketCopy, Return};
 use rx::receiver::Receivers;
 use rx::service::{Scratch, Service, Tools};
+use rx::shared::SharedFrame;
 use side_table::SegmentBuffer;
 use tx::internal::InternalPort;
 use tx::sender::Fetched;
@@ -194,6 +195,8 @@ pub struct Fabric {
     epoch: u32,
     /// The ring at which this helper copies large frames.
     helping: Option<RingId>,
+    /// The large frame that this worker copies without the claim.
+    shared: SharedFrame,
 }
 
 /// Borrows the tools of a fabric and its receivers at the same time.
@@ -300,7 +303,7 @@ impl Fabric {
     pub fn copy_visit(&mut self) {
         self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
         while let Some(ring) = self.receivers.leases.next_shared() {
-            self.receivers.copy_with_helper(ring, &mut tools!(self));
+            self.receivers.copy_with_helper(ring, &mut tools!(self), &mut self.shared);
         }
         self.mark(WorkStage::Copy);
     }
@@ -525,7 +528,7 @@ impl Fabric {
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= match self.receivers.has_helper(ring) && !self.senders.is_metered() {
-                true => self.receivers.copy_with_helper(ring, &mut tools!(self)),
+                true => self.receivers.copy_with_helper(ring, &mut tools!(self), &mut self.shared),
                 false => self.receivers.drain_if_moved(ring, &mut tools!(self)),
             };
             self.lap(Some(ring.port));

@@ -103,12 +103,13 @@ impl Fabric {
             verdicts: crate::Verdicts::of_worker(usize::from(worker)),
             upcalls: crate::Upcalls::default(),
             destinations: crate::Destinations::default(),
-            scratch: crate::Scratch::of_one(board.workers()),
+            scratch: crate::Scratch::default(),
             segments: Box::new([Segment::default(); crate::bounds::CHAIN_SEGMENTS_MAX]),
             signals: Vec::with_capacity(4 * lasthop_module_api::PORTS_MAX),
             wakes: 0,
             epoch: 1,
             helping: None,
+            shared: crate::SharedFrame::new(board.workers()),
         }
     }
 

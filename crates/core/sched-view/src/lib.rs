@@ -57,5 +57,4 @@ pub use offsets::OffsetError;
 pub use reader::ViewReader;
 pub use reader::WakeUps;
 pub use thread::{ThreadError, ThreadId};
-pub use topology::cpu_places;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

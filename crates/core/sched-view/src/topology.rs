@@ -1,7 +1,7 @@
 //! Caches and memory of the host's CPUs, from /sys/devices/system.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use lasthop_sched::CpuPlace;
 
@@ -14,13 +14,14 @@ const SYSTEM: &str = "/sys/devices/system";
 /// The place of each CPU, by number. A CPU without such files (offline, or a machine that does not tell) has a second-level
 /// cache of its own, and shares the rest with all others.
 #[must_use]
-pub fn cpu_places() -> Vec<CpuPlace> {
+pub(crate) fn cpu_places() -> Vec<CpuPlace> {
     places_in(Path::new(SYSTEM))
 }
 
 fn places_in(system: &Path) -> Vec<CpuPlace> {
     let directory = |cpu: usize| system.join(format!("cpu/cpu{cpu}"));
-    let count = (0..CPUS_MAX).rev().find(|cpu| directory(*cpu).is_dir()).map_or(0, |last| last + 1);
+    let numbers = numbered(&system.join("cpu"), "cpu").map(|(cpu, _)| usize::from(cpu) + 1);
+    let count = numbers.filter(|count| *count <= CPUS_MAX).max().unwrap_or(0);
     let node_of = nodes(system);
     let place = |cpu: usize| {
         let caches = caches(&directory(cpu));
@@ -47,14 +48,19 @@ fn caches(directory: &Path) -> Vec<(u8, u16)> {
     (0..CACHES_MAX).filter_map(cache).collect()
 }
 
+/// The entries of a directory that are named by a word and a number.
+fn numbered<'a>(directory: &Path, word: &'a str) -> impl Iterator<Item = (u16, PathBuf)> + use<'a> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    entries.filter_map(move |entry| {
+        Some((entry.file_name().to_str()?.strip_prefix(word)?.parse().ok()?, entry.path()))
+    })
+}
+
 /// The memory node of a CPU; 0 if that is not known.
 fn nodes(system: &Path) -> impl Fn(usize) -> u16 {
-    let entries = fs::read_dir(system.join("node")).into_iter().flatten().flatten();
-    let node = |entry: fs::DirEntry| {
-        let number = entry.file_name().to_str()?.strip_prefix("node")?.parse::<u16>().ok()?;
-        Some((number, fs::read_to_string(entry.path().join("cpulist")).ok()?))
-    };
-    let nodes: Vec<(u16, String)> = entries.filter_map(node).collect();
+    let list =
+        |(number, path): (u16, PathBuf)| Some((number, fs::read_to_string(path.join("cpulist")).ok()?));
+    let nodes: Vec<(u16, String)> = numbered(&system.join("node"), "node").filter_map(list).collect();
     move |cpu| nodes.iter().find(|(_, list)| holds(list, cpu)).map_or(0, |(number, _)| *number)
 }
 

@@ -120,19 +120,25 @@ impl Tcp {
             // Its options are unknown.
             (sender.flags, receiver.flags) = (SACK_PERMITTED | BE_LIBERAL, SACK_PERMITTED | BE_LIBERAL);
         }
-        Some(Self {
-            sides: [sender, receiver],
+        Some(Self::between([sender, receiver], SegmentKind::None, TcpState::None))
+    }
+
+    /// A connection between these two, without a segment that a later one is compared with.
+    #[inline]
+    fn between(sides: [Side; 2], last_kind: SegmentKind, state: TcpState) -> Self {
+        Self {
+            sides,
             last_seq: 0,
             last_ack: 0,
             last_end: 0,
             last_window: 0,
             last_scale: 0,
             last_flags: 0,
-            last_kind: SegmentKind::None,
+            last_kind,
             last_direction: Direction::Original,
             retransmissions: 0,
-            state: TcpState::None,
-        })
+            state,
+        }
     }
 
     /// A connection that begins with this SYN, and the timeout that the SYN sets: as [`Self::first`] and [`Self::advance`].
@@ -141,19 +147,8 @@ impl Tcp {
         let (end, max_window) = (segment.end(), u32::from(segment.window).max(1));
         let mut sender = Side { end, max_end: end, max_window, ..Side::default() };
         sender.take_options(segment);
-        let tcp = Self {
-            sides: [sender, Side { max_end: max_window, ..Side::default() }],
-            last_seq: 0,
-            last_ack: 0,
-            last_end: 0,
-            last_window: 0,
-            last_scale: 0,
-            last_flags: 0,
-            last_kind: SegmentKind::Syn,
-            last_direction: Direction::Original,
-            retransmissions: 0,
-            state: TcpState::SynSent,
-        };
+        let receiver = Side { max_end: max_window, ..Side::default() };
+        let tcp = Self::between([sender, receiver], SegmentKind::Syn, TcpState::SynSent);
         (tcp, tcp.timeout(SegmentKind::Syn, policy))
     }
 

@@ -18,7 +18,7 @@ use lasthop_foreign::ForeignFd;
 use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{ThreadId, ViewWriter, cpu_places};
+use lasthop_sched_view::{ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
@@ -343,10 +343,10 @@ impl Scheduler {
             },
             _ => Vec::new(),
         };
-        let policies = PolicyModes::new(&self.modes);
-        let places = cpu_places().iter().map(|place| (place.group, place.llc, place.node)).collect();
-        let order = Order::Scheduler { policies, guests: seen.clone(), places };
+        let places = self.view.iter().flatten().flat_map(ViewWriter::numbered_places).collect();
+        let (policies, guests) = (PolicyModes::new(&self.modes), seen.clone());
         self.told = Some(seen);
+        let order = Order::Scheduler { policies, guests, places };
         switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }
 

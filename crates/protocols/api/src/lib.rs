@@ -51,6 +51,7 @@ pub mod names;
 pub mod offload_bounds;
 mod options;
 pub mod orders;
+mod pairs;
 pub mod pcapng;
 pub mod port;
 pub mod profile;

@@ -7,9 +7,10 @@ use lasthop_sched::{CpuDistance, OffloadCriteria, PlaceCriteria};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::names;
+use crate::pairs::{number, unknown};
 use lasthop_runtime::fault::Fault;
 
+const SETTING: &str = "offload";
 const KEYS: [&str; 4] = ["bytes", "packets", "idle", "reach"];
 /// Frames of 9000 bytes lose by it, those of 64 KiB gain (docs/results/performance.md, "Helpers"). A batch of packets: the
 /// home copies them too, so it never waits for a helper that has more to do.
@@ -114,8 +115,8 @@ impl FromStr for OffloadBounds {
         for pair in text.split(',') {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match (key, value) {
-                ("bytes", _) => all.bytes = number(key, value, BYTES_MIN..=BYTES_MAX)?,
-                ("packets", _) => all.packets = number(key, value, 2..=PACKETS_MAX)?,
+                ("bytes", _) => all.bytes = number(SETTING, (key, value), BYTES_MIN..=BYTES_MAX, DEFAULT)?,
+                ("packets", _) => all.packets = number(SETTING, (key, value), 2..=PACKETS_MAX, DEFAULT)?,
                 ("idle", "group") => all.idle = IdlePart::Group,
                 ("idle", "cpu") => all.idle = IdlePart::Cpu,
                 ("reach", "llc") => all.reach = Reach::Llc,
@@ -123,30 +124,15 @@ impl FromStr for OffloadBounds {
                 ("reach", "all") => all.reach = Reach::All,
                 ("idle", _) => return Err(no_word(key, value, "group or cpu")),
                 ("reach", _) => return Err(no_word(key, value, "llc, node or all")),
-                _ => return Err(unknown(key)),
+                _ => return Err(unknown(SETTING, key, &KEYS, DEFAULT)),
             }
         }
         Ok(all)
     }
 }
 
-fn number(key: &str, value: &str, range: std::ops::RangeInclusive<u32>) -> Result<u32, Fault> {
-    let (least, most) = (range.start(), range.end());
-    value.parse().ok().filter(|number| range.contains(number)).ok_or_else(|| {
-        Fault::params(format!(
-            "offload: {key}={value} is not a whole number from {least} to {most} (default: {DEFAULT})"
-        ))
-    })
-}
-
 fn no_word(key: &str, value: &str, words: &str) -> Fault {
-    Fault::params(format!("offload: {key}={value} is not {words} (default: {DEFAULT})"))
-}
-
-fn unknown(key: &str) -> Fault {
-    let hint = names::hint(key, KEYS.iter().copied());
-    let known = KEYS.join(", ");
-    Fault::params(format!("offload has no \"{key}\"{hint} (there are {known}, as in {DEFAULT})"))
+    Fault::params(format!("{SETTING}: {key}={value} is not {words} (default: {DEFAULT})"))
 }
 
 #[cfg(test)]

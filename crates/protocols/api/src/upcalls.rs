@@ -7,9 +7,10 @@ use lasthop_engine::UpcallLimits;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::names;
+use crate::pairs::{number, unknown};
 use lasthop_runtime::fault::Fault;
 
+const SETTING: &str = "upcalls";
 const KEYS: [&str; 3] = ["packets", "kib", "rate"];
 /// As much as a control plane handles in some milliseconds, so that forged packets are dropped early, and the first
 /// packets of a flow are not.
@@ -77,24 +78,12 @@ impl FromStr for UpcallBounds {
                 "packets" => (&mut all.packets, 1..=PACKETS_MAX),
                 "kib" => (&mut all.kib, KIB_MIN..=KIB_MAX),
                 "rate" => (&mut all.rate, 0..=RATE_MAX),
-                _ => return Err(unknown(key)),
+                _ => return Err(unknown(SETTING, key, &KEYS, DEFAULT)),
             };
-            let number = value.parse().ok().filter(|number| range.contains(number));
-            *place = number.ok_or_else(|| {
-                let (least, most) = (range.start(), range.end());
-                Fault::params(format!(
-                    "upcalls: {key}={value} is not a whole number from {least} to {most} (default: {DEFAULT})"
-                ))
-            })?;
+            *place = number(SETTING, (key, value), range, DEFAULT)?;
         }
         Ok(all)
     }
-}
-
-fn unknown(key: &str) -> Fault {
-    let hint = names::hint(key, KEYS.iter().copied());
-    let known = KEYS.join(", ");
-    Fault::params(format!("upcalls has no \"{key}\"{hint} (there are {known}, as in {DEFAULT})"))
 }
 
 #[cfg(test)]

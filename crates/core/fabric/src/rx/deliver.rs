@@ -60,6 +60,17 @@ enum Body<'a> {
     Segment(&'a [u8], u32, u32),
 }
 
+impl Body<'_> {
+    /// Bytes of the packet.
+    #[inline]
+    fn len(&self, frame: &Frame<'_>) -> u32 {
+        match *self {
+            Body::Whole => frame.len,
+            Body::Segment(head, from, to) => head.len() as u32 + (to - from),
+        }
+    }
+}
+
 impl Delivery<'_> {
     /// Delivers `frame`. A frame that needs segmentation continues at segment `next_segment`, which is advanced.
     #[inline]
@@ -151,10 +162,7 @@ impl Delivery<'_> {
     #[inline]
     fn write(&mut self, frame: &Frame<'_>, offload: Offload, body: &Body<'_>) -> Result<(), Failure> {
         let header_bytes = self.capabilities.header_bytes;
-        let len = match *body {
-            Body::Whole => frame.len,
-            Body::Segment(head, from, to) => head.len() as u32 + (to - from),
-        };
+        let len = body.len(frame);
         let reservation = &mut *self.reservation;
         let (ring, hint) = (&mut self.queue.ring, &mut self.queue.hint);
         reservation.take(ring, self.map, hint, header_bytes as u32 + len, self.capabilities.mergeable)?;
@@ -194,18 +202,9 @@ impl Buffers<'_> {
         capabilities: Capabilities,
         frame: &Frame<'_>,
     ) -> Result<Delivered, StaleSegment> {
-        let complete_csum = capabilities.lack_csum(frame.offload);
-        copy_out(map, self, frame, frame.offload, &Body::Whole, complete_csum)?;
-        Ok(Delivered {
-            packets: 1,
-            bytes: u64::from(frame.len),
-            gso_packets: u64::from(frame.offload.is_gso()),
-            csum_completed: u64::from(complete_csum),
-        })
+        self.fill_with(map, capabilities, frame, (frame.offload, &Body::Whole))
     }
-}
 
-impl Buffers<'_> {
     /// Copies a segment of a frame: `head`, then the bytes `payload` of the frame. Does not need the claim.
     pub(crate) fn fill_segment(
         &self,
@@ -215,13 +214,22 @@ impl Buffers<'_> {
         offload: Offload,
         (head, payload): (&[u8], Range<u32>),
     ) -> Result<Delivered, StaleSegment> {
-        let complete_csum = capabilities.lack_csum(offload);
-        let bytes = head.len() as u64 + u64::from(payload.end - payload.start);
         let body = Body::Segment(head, payload.start, payload.end);
-        copy_out(map, self, frame, offload, &body, complete_csum)?;
+        self.fill_with(map, capabilities, frame, (offload, &body))
+    }
+
+    fn fill_with(
+        &self,
+        map: &MemoryMap,
+        capabilities: Capabilities,
+        frame: &Frame<'_>,
+        (offload, body): (Offload, &Body<'_>),
+    ) -> Result<Delivered, StaleSegment> {
+        let complete_csum = capabilities.lack_csum(offload);
+        copy_out(map, self, frame, offload, body, complete_csum)?;
         Ok(Delivered {
             packets: 1,
-            bytes,
+            bytes: u64::from(body.len(frame)),
             gso_packets: u64::from(offload.is_gso()),
             csum_completed: u64::from(complete_csum),
         })
@@ -311,6 +319,12 @@ impl Capabilities {
     fn lack_csum(&self, offload: Offload) -> bool {
         let is_tunnel = self.header_bytes > HEADER_BYTES;
         offload.needs_csum() && (!self.csum || (is_tunnel && !offload.is_gso()))
+    }
+
+    /// Whether a frame is cut into segments for the receiver.
+    #[inline]
+    pub(crate) fn cuts(&self, offload: Offload) -> bool {
+        offload.is_gso() && !self.takes_gso(offload)
     }
 
     /// Whether the receiver takes this GSO frame as it is.

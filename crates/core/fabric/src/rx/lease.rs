@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use lasthop_guestmem::Segment;
-use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header, IMAGES_MADE_MAX};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header};
 
 use crate::RingId;
 use crate::bounds::{LEASE_PACKETS_MAX, LEASE_SEGMENTS_MAX, PACKET_BUFFER_SEGMENTS_MAX};
@@ -67,7 +67,7 @@ impl Leases {
             items: Vec::with_capacity(room(LEASE_PACKETS_MAX)),
             segments: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
             rings: Vec::with_capacity(room(2 * LEASE_PACKETS_MAX)), // each may have one packet, of either kind
-            shared: Vec::with_capacity(room(BATCH_PACKETS_MAX + IMAGES_MADE_MAX)), // each has two copies or more
+            shared: Vec::with_capacity(room(BATCH_PACKETS_MAX)),    // beyond them the home copies alone
             work: 0,
             is_off: false,
         }
@@ -136,14 +136,15 @@ impl Leases {
         Some(ring)
     }
 
-    /// Notes that large frames wait at `ring`. False if there is no room for that.
-    pub(crate) fn share(&mut self, ring: RingId) -> bool {
-        let has_room = self.shared.len() < self.shared.capacity();
-        if has_room {
-            self.shared.push(ring);
-            self.work += 1;
-        }
-        has_room
+    /// Whether there is room for one more ring with large frames.
+    pub(crate) fn can_share(&self) -> bool {
+        self.shared.len() < self.shared.capacity()
+    }
+
+    /// Notes that large frames wait at `ring`.
+    pub(crate) fn share(&mut self, ring: RingId) {
+        self.shared.push(ring);
+        self.work += 1;
     }
 
     pub(crate) fn next_shared(&mut self) -> Option<RingId> {

@@ -285,7 +285,7 @@ impl Receivers {
         let follow_up = match place.claim() {
             Some(claim) => {
                 let mut service = Service::new(place, claim, received, tools);
-                match service.may_share() {
+                match service.may_share() && leases.can_share() {
                     true => shared = service.accept_large(copies, leases, now_ns),
                     false => service.accept(copies, leases, now_ns),
                 }
@@ -294,8 +294,8 @@ impl Receivers {
             None => leave(place, copies, received, tools, now_ns),
         };
         self.note(ring, follow_up);
-        if shared > 0 && !self.leases.share(ring) {
-            self.copy_with_helper(ring, tools);
+        if shared > 0 {
+            self.leases.share(ring);
         }
     }
 

@@ -15,7 +15,6 @@ use crate::rx::express::{Express, UsualFrame, copied_from};
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing, RxQueue};
 use crate::rx::reservation::{Refusal, Reservation};
-use crate::rx::shared::SharedFrame;
 use crate::side_table::SegmentBuffer;
 use crate::tx::sender::Fetched;
 use crate::tx::senders::Senders;
@@ -34,18 +33,14 @@ pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
     segment_head: [u8; IMAGE_BYTES],
     pub(crate) express: Express,
-    /// The large frame that is copied without the claim. `None` while it is used.
-    pub(crate) shared: Option<Box<SharedFrame>>,
 }
 
-impl Scratch {
-    /// That of one of `workers`.
-    pub(crate) fn of_one(workers: usize) -> Self {
+impl Default for Scratch {
+    fn default() -> Self {
         Self {
             reservation: Reservation::default(),
             segment_head: [0; IMAGE_BYTES],
             express: Express::default(),
-            shared: Some(Box::new(SharedFrame::new(workers))),
         }
     }
 }
@@ -280,7 +275,7 @@ impl<'a, 't> Service<'a, 't> {
         for copy in &copies[seen..] {
             let (len, offload) = shape(copy.header, copy.truncate_len_bytes);
             let capabilities = self.place.capabilities;
-            if !leases.has_room() || (offload.is_gso() && !capabilities.takes_gso(offload)) {
+            if !leases.has_room() || capabilities.cuts(offload) {
                 break;
             }
             let (queue, reservation) = (&mut *self.claim, &mut self.tools.scratch.reservation);

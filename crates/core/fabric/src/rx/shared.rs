@@ -56,6 +56,8 @@ pub(crate) struct SharedFrame {
     /// The frame's place in the queue, until it is settled.
     waiting: Option<Waiting>,
     outcome: Outcome,
+    /// How it is cut, unless the receiver gets it whole.
+    plan: Option<Segmentation>,
     packets: Vec<SharedPacket>,
     pieces: Vec<Segment>,
     /// Head of each buffer, and bytes to write to it.
@@ -69,16 +71,29 @@ impl SharedFrame {
         Self {
             waiting: None,
             outcome: Outcome::Done,
+            plan: None,
             packets: Vec::with_capacity(room(GSO_SEGMENTS_MAX as usize)),
             pieces: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
             heads: Vec::with_capacity(room(LEASE_SEGMENTS_MAX)),
         }
     }
 
-    fn clear(&mut self) {
+    /// Begins with a waiting frame. False if it is one that is delivered under the claim: some of it is delivered already, or it is
+    /// cut into IP fragments, or cannot be cut.
+    fn begin(&mut self, waiting: &Waiting, capabilities: Capabilities) -> bool {
         self.packets.clear();
         self.pieces.clear();
         self.heads.clear();
+        let (len, offload) = shape(&waiting.header, waiting.truncate_len_bytes);
+        self.plan = None;
+        if waiting.next_segment > 0 || waiting.header.offload.is_fragmented() {
+            return false;
+        }
+        if capabilities.cuts(offload) {
+            self.plan = Segmentation::plan(waiting.header.bytes(), &offload, len).ok();
+            return self.plan.is_some();
+        }
+        true
     }
 
     /// Adds the packet that `reservation` has buffers for. False if there is no room.
@@ -103,7 +118,8 @@ impl SharedFrame {
             source.frame(waiting.packet, &waiting.header, waiting.truncate_len_bytes, buffer)
         });
         let to = (&*place.map, place.capabilities);
-        let delivered = frame.and_then(|frame| fill(&self.packets, &self.pieces, &frame, to));
+        let (plan, packets) = (self.plan.as_ref(), &self.packets[..]);
+        let delivered = frame.and_then(|frame| fill(plan, (packets, &self.pieces), &frame, to));
         // Neither memory can have changed since the reservation: no task runs in between.
         debug_assert!(delivered.is_some(), "a reserved frame can be copied");
         self.outcome = match delivered {
@@ -116,10 +132,10 @@ impl SharedFrame {
     }
 }
 
-/// Copies a frame into its buffers: whole, or cut into as many segments as there are packets. `None` if memory is gone.
+/// Copies a frame into its buffers: whole, or cut by a plan. `None` if memory is gone.
 fn fill(
-    packets: &[SharedPacket],
-    pieces: &[Segment],
+    plan: Option<&Segmentation>,
+    (packets, pieces): (&[SharedPacket], &[Segment]),
     frame: &Frame<'_>,
     (map, capabilities): (&MemoryMap, Capabilities),
 ) -> Option<Delivered> {
@@ -129,10 +145,7 @@ fn fill(
         let header_bytes = capabilities.header_bytes;
         Buffers { segments: &pieces[start..pieces_end], count: buffers, header_bytes }
     };
-    if !is_cut(frame, capabilities) {
-        return buffers_of(0).fill(map, capabilities, frame).ok();
-    }
-    let plan = Segmentation::plan(frame.header.bytes(), &frame.offload, frame.len).ok()?;
+    let Some(plan) = plan else { return buffers_of(0).fill(map, capabilities, frame).ok() };
     let mut image = [0; IMAGE_BYTES];
     let head = image.get_mut(..plan.header_len() as usize)?;
     let mut all = Delivered::default();
@@ -143,11 +156,6 @@ fn fill(
         all.add(&buffers.fill_segment(map, capabilities, frame, offload, segment).ok()?);
     }
     Some(all)
-}
-
-/// Whether a frame is cut into segments for the receiver.
-fn is_cut(frame: &Frame<'_>, capabilities: Capabilities) -> bool {
-    frame.offload.is_gso() && !capabilities.takes_gso(frame.offload)
 }
 
 impl Service<'_, '_> {
@@ -207,14 +215,20 @@ impl Service<'_, '_> {
 
     /// Reserves buffers for a whole frame, or none.
     fn reserve_shared(&mut self, waiting: &Waiting, shared: &mut SharedFrame) -> bool {
-        shared.clear();
-        let is_usual = waiting.next_segment == 0 && !waiting.header.offload.is_fragmented();
-        let lens = if is_usual { self.packet_lens(waiting) } else { None };
-        let Some((count, len_of)) = lens else { return false };
         let (map, capabilities) = (&self.place.map, self.place.capabilities);
+        if !shared.begin(waiting, capabilities) {
+            return false;
+        }
+        let whole_len = shape(&waiting.header, waiting.truncate_len_bytes).0;
+        let plan = shared.plan;
+        let count = plan.as_ref().map_or(1, Segmentation::count);
         let (queue, reservation) = (&mut *self.claim, &mut self.tools.scratch.reservation);
         for number in 0..count {
-            let len = capabilities.header_bytes as u32 + len_of(number);
+            let len = plan.as_ref().map_or(whole_len, |plan| {
+                let payload = plan.payload(number);
+                plan.header_len() + (payload.end - payload.start)
+            });
+            let len = capabilities.header_bytes as u32 + len;
             let taken = reservation.take(&mut queue.ring, map, &mut queue.hint, len, capabilities.mergeable);
             if taken.is_err() {
                 break;
@@ -231,24 +245,6 @@ impl Service<'_, '_> {
         shared.heads.iter().for_each(|(head, bytes)| queue.ring.complete(*head, *bytes));
         self.charge_pieces(waiting.packet);
         true
-    }
-
-    /// The number of packets that a waiting frame becomes, and the length of each.
-    fn packet_lens(&mut self, waiting: &Waiting) -> Option<(u32, impl Fn(u32) -> u32 + use<>)> {
-        let (len, offload) = shape(&waiting.header, waiting.truncate_len_bytes);
-        let cut = offload.is_gso() && !self.place.capabilities.takes_gso(offload);
-        let plan = match cut {
-            true => Some(Segmentation::plan(waiting.header.bytes(), &offload, len).ok()?),
-            false => None,
-        };
-        let count = plan.as_ref().map_or(1, Segmentation::count);
-        let len_of = move |number| {
-            plan.as_ref().map_or(len, |plan| {
-                let payload = plan.payload(number);
-                plan.header_len() + (payload.end - payload.start)
-            })
-        };
-        (count <= GSO_SEGMENTS_MAX).then_some((count, len_of))
     }
 }
 
@@ -267,7 +263,7 @@ impl Receivers {
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
             return SharedStep::Nothing;
         };
-        let mut last = shared.waiting.take().map(|waiting| (waiting, shared.outcome));
+        let last = shared.waiting.take().map(|waiting| (waiting, shared.outcome));
         // The first try is behind a fence, since the last frame may be finished by now.
         let again = || place.lock.try_lock_again().or_else(|| place.lock.try_lock_spinning(CLAIM_LOOKS_MAX));
         let (step, follow_up) = match again() {
@@ -280,7 +276,7 @@ impl Receivers {
             // Its holder publishes this worker's last frame.
             None => (SharedStep::Busy, FollowUp::Now),
         };
-        if let Some((waiting, outcome)) = last.take() {
+        if let Some((waiting, outcome)) = last {
             received.settle_shared(waiting, (ring, outcome), tools.senders);
         }
         self.note(ring, follow_up);

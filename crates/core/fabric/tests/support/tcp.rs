@@ -3,6 +3,8 @@
 
 use etherparse::{PacketBuilder, SlicedPacket, TransportSlice};
 use lasthop_fabric::Capabilities;
+use lasthop_wire::Offload;
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use proptest::prelude::*;
 
 use crate::support::{Received, everything};
@@ -21,6 +23,18 @@ pub fn tcp_frame(v6: bool, payload: &[u8]) -> (Vec<u8>, usize) {
     let pseudo = partial_checksum(&frame, csum_start);
     frame[csum_start + 16..csum_start + 18].copy_from_slice(&pseudo.to_be_bytes());
     (frame, csum_start)
+}
+
+/// The offload of such a frame over IPv4 without IP options: segments of `gso_size` bytes of payload.
+pub fn tso4(csum_start: usize, gso_size: u16) -> Offload {
+    Offload {
+        flags: F_NEEDS_CSUM,
+        gso_type: GSO_TCPV4,
+        hdr_len: 54,
+        gso_size,
+        csum_start: csum_start as u16,
+        csum_offset: 16,
+    }
 }
 
 /// The folded sum of the pseudo header: the value of the checksum field of a frame with NEEDS_CSUM.

@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use crate::support::{ByLastByte, RX_BUFFERS, TestGuest, assert_conserved, everything, frame, memory};
+use crate::tcp::tso4;
 use lasthop_fabric::bounds::{LONG_CHAINS_MAX, PIECE_COST, TURN_COST, VISIT_COST, VISIT_COST_MAX};
 use lasthop_fabric::{Capabilities, DrrScheduler, Fabric, RingId};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
 /// Cost that a worker spends in each test: a hundred turns.
 const WORK: u64 = 100 * TURN_COST as u64;
@@ -131,14 +131,7 @@ fn tso(to: u8, len: usize) -> (Vec<u8>, Offload) {
     frame[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
     frame[20..22].fill(0);
     (frame[23], frame[46], frame[47]) = (6, 0x50, 0x10);
-    let offload = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: 54,
-        gso_size: 1448,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    let offload = tso4(34, 1448);
     (frame, offload)
 }
 

@@ -2,12 +2,12 @@
 //! does not hold back later chains, while there is room to detach it.
 
 use crate::support::{ByLastByte, TestGuest, assert_conserved, everything, frame};
+use crate::tcp::tso4;
 use lasthop_fabric::bounds::{DETACHED_BYTES_MAX, DETACHED_PIECE_BYTES, WAITING_NS_MAX};
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_ring::RingError;
 use lasthop_wire::Offload;
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use std::sync::Arc;
 
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
@@ -200,14 +200,7 @@ fn of_a_frame_that_is_detached_amid_its_segments_the_others_follow() {
     bytes.extend((0..6000_u32).map(|at| (at * 3) as u8));
     let total = (bytes.len() - 14) as u16;
     bytes[16..18].copy_from_slice(&total.to_be_bytes());
-    let gso = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: 54,
-        gso_size: 1000,
-        csum_start: 34,
-        csum_offset: 16,
-    };
+    let gso = tso4(34, 1000);
     world.slow.post(2);
     assert!(world.sender.queue(&bytes, gso));
     world.send(9, 0, 60);

@@ -2,7 +2,7 @@
 //! at every receiver. An independent parser (etherparse) checks them.
 
 use crate::support::{Received, TestGuest, assert_conserved, everything, flooding_fabric};
-use crate::tcp::{capabilities, check_tcp, tcp_frame};
+use crate::tcp::{capabilities, check_tcp, tcp_frame, tso4};
 use lasthop_fabric::Capabilities;
 use lasthop_fabric::bounds::WAITING_NS_MAX;
 use lasthop_module_api::PortId;
@@ -106,14 +106,7 @@ fn headers_that_change_after_the_check_are_delivered_as_they_were_checked() {
         let takes = if segmented { Capabilities { tso4: false, ..everything() } } else { everything() };
         let mut receiver = TestGuest::attach(&mut fabric, 1, takes, 64, 2048);
         let (frame, csum_start) = tcp_frame(false, &[7; 3000]);
-        let offload = Offload {
-            flags: F_NEEDS_CSUM,
-            gso_type: GSO_TCPV4,
-            hdr_len: 54,
-            gso_size: 1000,
-            csum_start: csum_start as u16,
-            csum_offset: 16,
-        };
+        let offload = tso4(csum_start, 1000);
         assert!(sender.queue(&frame, offload));
         fabric.visit(sender.tx_ring(), 0);
         assert_eq!(sender.counters(&fabric).waiting, 1, "checked, and there are no buffers yet");

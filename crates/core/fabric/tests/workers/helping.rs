@@ -3,13 +3,12 @@
 use lasthop_fabric::{Capabilities, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::contention::{RECEIVER, arrived, counters, fan_in_of};
 use crate::support::{TestGuest, everything, frame};
-use crate::tcp::{check_tcp, tcp_frame};
+use crate::tcp::{check_tcp, tcp_frame, tso4};
 
 /// Bytes of a large frame here.
 const LARGE: usize = 1600;
@@ -171,14 +170,7 @@ fn a_helper_cuts_frames_for_a_receiver_without_tso() {
     let (mut crew, mut receiver, mut sender, _) = with_helper(plain, 8);
     let payload: Vec<u8> = (0..4000_u32).map(|at| (at * 7) as u8).collect();
     let (bytes, csum_start) = tcp_frame(false, &payload);
-    let offload = Offload {
-        flags: F_NEEDS_CSUM,
-        gso_type: GSO_TCPV4,
-        hdr_len: 54,
-        gso_size: 1000,
-        csum_start: csum_start as u16,
-        csum_offset: 16,
-    };
+    let offload = tso4(csum_start, 1000);
     (0..4).for_each(|_| assert!(sender.queue(&bytes, offload)));
     // Part of them is cut by either.
     assert_eq!(crew[0].begin_visit(sender.tx_ring(), 0), 4);
