@@ -281,23 +281,24 @@ fn fill_lone_with<const NEAR: bool>(
     stages: &Stages,
 ) -> Option<Delivered> {
     // The slow path finds and reports an invalid index or head.
-    if queue.ring.pending().unwrap_or_default() == 0 {
-        return None;
-    }
+    let (head, descriptor) = queue.ring.next_chain()?;
     let len = chain.bytes - HEADER_BYTES as u32; // it was read so
     let frame = UsualFrame { header, len, offload, source: Some(chain.first) };
-    let (head, mut window) = (queue.ring.head(0).ok()?, place.map.window(queue.hint));
-    let (_, buffer) = reserve_one::<NEAR>(&queue.ring, &mut window, head, &frame, place.capabilities)?;
+    let mut window = place.map.window(queue.hint);
+    let (_, buffer) = reserve_one::<NEAR>(descriptor, &mut window, &frame, place.capabilities)?;
     if !NEAR {
         queue.hint = window.hint();
     }
     stages.mark(WorkStage::Queue);
     match NEAR {
-        true => buffer.fill_with(&PLAIN, header.bytes()).then_some(())?,
+        true if buffer.header_ends_line::<HEADER_BYTES>() => {
+            buffer.fill_with::<_, true>(&PLAIN, header.bytes()).then_some(())?;
+        }
+        true => buffer.fill_with::<_, false>(&PLAIN, header.bytes()).then_some(())?,
         false => write(buffer, (source, chain.first), header, offload).ok()?,
     }
     stages.mark(WorkStage::Copy);
-    queue.ring.take(1);
+    queue.ring.take_next();
     queue.ring.complete(head, buffer.len_bytes());
     queue.ring.note_filled();
     let gso_packets = u64::from(offload.is_gso());

@@ -8,7 +8,6 @@ use crate::short::copy_short;
 use crate::{MemoryMap, Rest, Segment, StaleSegment, counted};
 
 /// Bytes of a cache line.
-#[cfg(target_arch = "x86_64")]
 const LINE_BYTES: usize = 64;
 
 /// A checked range of a map's memory. It borrows the map, so the range stays valid, and accesses are checked only
@@ -118,17 +117,21 @@ impl Place<'_> {
         }
     }
 
-    /// Prefetches the first two cache lines for writing; never faults, never fails.
-    #[inline]
-    pub fn prefetch_write(self) {
+    /// Prefetches the lines of a header of `N` bytes and of the first bytes of its frame, to be filled; never faults, never
+    /// fails.
+    #[inline(always)]
+    pub fn prefetch_write<const N: usize>(self) {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. On 64-bit ones
         // without it, the instruction does nothing. SAFETY: a prefetch has no architectural effect, at any address.
+        // The frame's lines come first: the header may be in one of them.
         unsafe {
             std::arch::asm!(
-                "prefetchw [{0}]",
                 "prefetchw [{0} + {1}]",
+                "prefetchw [{0} + {1} + {2}]",
+                "prefetcht0 [{0}]",
                 in(reg) self.start.as_ptr(),
+                const N,
                 const LINE_BYTES,
                 options(nostack, preserves_flags, readonly),
             );
@@ -158,10 +161,20 @@ impl Place<'_> {
         Ok(())
     }
 
+    /// Whether a header of `N` bytes ends a cache line, so that no byte of its frame is there. DPDK's buffers begin like that.
+    #[inline(always)]
+    #[must_use]
+    pub fn header_ends_line<const N: usize>(self) -> bool {
+        (self.start.as_ptr() as usize + N).is_multiple_of(LINE_BYTES)
+    }
+
     /// Fills the place with `header` and a frame that is wholly in `image`. If their length differs from the place's,
     /// writes nothing and returns false.
+    ///
+    /// With `COMPARE`, a header that is there already is only read. This is worth it where the header has a cache line of
+    /// its own: guest and switch both keep that line in their caches.
     #[inline(always)]
-    pub fn fill_with<const N: usize>(self, header: &[u8; N], image: &[u8]) -> bool {
+    pub fn fill_with<const N: usize, const COMPARE: bool>(self, header: &[u8; N], image: &[u8]) -> bool {
         if N + image.len() != self.len as usize {
             return false;
         }
@@ -169,13 +182,14 @@ impl Place<'_> {
         let out = self.start.as_ptr();
         // SAFETY: the place has N + image.len() bytes; header and image are ours.
         unsafe {
-            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            put_header(header, out, COMPARE);
             copy_short(image.as_ptr(), out.add(N), image.len());
         }
         true
     }
 
-    /// Fills the place with a frame: `header`, `image`, and as much of the rest from its sender's memory as fits.
+    /// Fills the place with a frame: `header`, `image`, and as much of the rest from its sender's memory as fits. A header in a
+    /// line of its own is compared, as by [`Self::fill_with`].
     ///
     /// # Errors
     /// [`StaleSegment`] if header and image are longer than the place, or the sender's segment is not of its map or too
@@ -197,7 +211,7 @@ impl Place<'_> {
         let out = self.start.as_ptr();
         // SAFETY: the place has N + image.len() + rest_len bytes; header and image are ours.
         unsafe {
-            std::ptr::copy_nonoverlapping(header.as_ptr(), out, N);
+            put_header(header, out, self.header_ends_line::<N>());
             copy_short(image.as_ptr(), out.add(N), image.len());
         }
         if rest_len > 0 {
@@ -207,6 +221,24 @@ impl Place<'_> {
         }
         Ok(())
     }
+}
+
+/// Writes a header; if it is to be compared, only if another one is there.
+///
+/// # Safety
+/// `out` is readable and writable for `N` bytes.
+#[inline(always)]
+unsafe fn put_header<const N: usize>(header: &[u8; N], out: *mut u8, compare: bool) {
+    let mut present = [0; N];
+    if compare {
+        // SAFETY: as the caller promised. A guest that writes meanwhile spoils its own header.
+        unsafe { std::ptr::copy_nonoverlapping(out, present.as_mut_ptr(), N) };
+        if present == *header {
+            return;
+        }
+    }
+    // SAFETY: as the caller promised.
+    unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), out, N) };
 }
 
 #[cfg(test)]
@@ -279,5 +311,31 @@ mod tests {
             assert_eq!(back[..len], bytes[..len]);
             assert!(back[len..].iter().all(|byte| *byte == 0), "{len}");
         }
+    }
+
+    /// The header's page is read-only meanwhile: a store there would end the test.
+    #[test]
+    #[cfg_attr(miri, ignore = "it protects a page")]
+    fn a_header_in_a_line_of_its_own_is_written_if_it_differs() {
+        const N: usize = 12;
+        let map = memory();
+        let (segment, place) = map.window(0).locate(0x5000 - N as u64, 76).unwrap();
+        let page = place.start.as_ptr().wrapping_add(N).wrapping_sub(4096).cast();
+        let protect = |protection| {
+            // SAFETY: a whole page of the test's own mapping, which nothing writes to but the line below.
+            assert_eq!(unsafe { libc::mprotect(page, 4096, protection) }, 0);
+        };
+        assert!(place.header_ends_line::<N>() && !place.header_ends_line::<10>());
+        let filled = |header: &[u8; N], image: u8| {
+            assert!(place.fill_with::<N, true>(header, &[image; 64]));
+            let mut back = [0; 76];
+            map.read(segment, 0, &mut back).unwrap();
+            assert_eq!((&back[..N], &back[N..]), (&header[..], &[image; 64][..]));
+        };
+        filled(&[1; N], 1);
+        protect(libc::PROT_READ);
+        filled(&[1; N], 2);
+        protect(libc::PROT_READ | libc::PROT_WRITE);
+        filled(&[2; N], 3);
     }
 }

@@ -3,7 +3,7 @@
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Place, Rest, Segment, StaleSegment, Window};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
-use lasthop_ring::{DESC_WRITE, DeviceRing};
+use lasthop_ring::{DESC_WRITE, Descriptor, DeviceRing};
 use lasthop_stages::{Stages, WorkStage};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
@@ -92,7 +92,7 @@ impl Express {
         let found = self.find(queue, capabilities, frames.len());
         let (mut window, mut reserved) = (map.window(queue.hint), 0);
         for ((&head, kept), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
-            let target = reserve_one::<false>(&queue.ring, &mut window, head, &frame, capabilities);
+            let target = reserve_one::<false>(queue.ring.descriptor(head), &mut window, &frame, capabilities);
             let (Some((target, place)), Some(source)) = (target, frame.source) else { break };
             let is_gso = frame.offload.is_gso();
             *kept =
@@ -152,22 +152,20 @@ fn reserve_all<'h, 'm, const NEAR: bool>(
 ) {
     buffers.extend(heads.iter().zip(frames).map_while(|(&head, frame)| {
         frame.source?;
-        let (_, place) = reserve_one::<NEAR>(ring, window, head, &frame, capabilities)?;
+        let (_, place) = reserve_one::<NEAR>(ring.descriptor(head), window, &frame, capabilities)?;
         Some(Buffer { place, head })
     }));
 }
 
-/// The part of the buffer at `head` that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
+/// The part of the buffer that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
 /// only if this needs no function call.
 #[inline(always)]
 pub(crate) fn reserve_one<'m, const NEAR: bool>(
-    ring: &DeviceRing,
+    descriptor: Descriptor,
     window: &mut Window<'m>,
-    head: u16,
     frame: &UsualFrame<'_>,
     capabilities: Capabilities,
 ) -> Option<(Segment, Place<'m>)> {
-    let descriptor = ring.descriptor(head);
     if descriptor.flags != DESC_WRITE {
         return None;
     }
@@ -179,7 +177,7 @@ pub(crate) fn reserve_one<'m, const NEAR: bool>(
     if !is_plain(frame.offload) && !is_taken_as_it_is(frame.offload, capabilities) {
         return None;
     }
-    place.prefetch_write();
+    place.prefetch_write::<HEADER_BYTES>();
     Some((segment, place))
 }
 
@@ -227,7 +225,12 @@ fn copy_all<'h>(
     frames: impl Iterator<Item = UsualFrame<'h>> + Clone,
     buffers: &[Buffer<'_>],
 ) -> Delivered {
-    let mut copied = copy_short(frames.clone(), buffers);
+    // The buffers of a guest are alike.
+    let compare = buffers.first().is_some_and(|buffer| buffer.place.header_ends_line::<HEADER_BYTES>());
+    let mut copied = match compare {
+        true => copy_short::<true>(frames.clone(), buffers),
+        false => copy_short::<false>(frames.clone(), buffers),
+    };
     let done = copied.packets as usize;
     if done < buffers.len() {
         copied.add(&copy_any(source, frames.skip(done), &buffers[done..]));
@@ -238,7 +241,10 @@ fn copy_all<'h>(
 /// As [`copy_all`], up to the first frame that is not wholly in its image, or that is GSO.
 // Not inlined, and without calls, so that the loop has all registers.
 #[inline(never)]
-fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffer<'_>]) -> Delivered {
+fn copy_short<'h, const COMPARE: bool>(
+    frames: impl Iterator<Item = UsualFrame<'h>>,
+    buffers: &[Buffer<'_>],
+) -> Delivered {
     let (mut packets, mut bytes) = (0, 0);
     for (buffer, frame) in buffers.iter().zip(frames) {
         let vnet = match is_plain(frame.offload) {
@@ -247,7 +253,7 @@ fn copy_short<'h>(frames: impl Iterator<Item = UsualFrame<'h>>, buffers: &[Buffe
         };
         if frame.source.is_none()
             || frame.offload.is_gso()
-            || !buffer.place.fill_with(&vnet, frame.header.bytes())
+            || !buffer.place.fill_with::<HEADER_BYTES, COMPARE>(&vnet, frame.header.bytes())
         {
             break;
         }

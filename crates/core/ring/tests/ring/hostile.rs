@@ -124,6 +124,26 @@ fn heads_and_links_stay_in_the_table() {
 }
 
 #[test]
+fn chains_are_read_ahead_up_to_a_fault() {
+    let map = map();
+    let (mut driver, mut device) = pair(&map, ENTRIES, false, 0);
+    driver.set_raw_descriptor(1, buffer(DESC_WRITE, 0));
+    driver.publish_raw_head(1);
+    driver.publish_raw_head(ENTRIES);
+    assert_eq!(device.next_chain(), Some((1, buffer(DESC_WRITE, 0))));
+    device.take_next();
+    assert_eq!(device.next_chain(), None);
+    assert_eq!(device.head(0), Err(RingError::DescriptorOutOfRange(ENTRIES, ENTRIES)));
+
+    let (mut driver, mut device) = pair(&map, ENTRIES, false, 0);
+    assert_eq!(device.next_chain(), None);
+    for _ in 0..=ENTRIES {
+        driver.publish_raw_head(0);
+    }
+    assert_eq!(device.next_chain(), None);
+}
+
+#[test]
 fn loops_end() {
     let map = map();
     let result = walk_of(&map, &[buffer(DESC_NEXT, 1), buffer(DESC_NEXT, 0)], BufferAccess::Readable);

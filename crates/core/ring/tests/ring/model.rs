@@ -15,6 +15,7 @@ const TABLE_BYTES: u32 = 128;
 enum Step {
     Add { readable: Vec<(u64, u32)>, writable: Vec<(u64, u32)>, indirect: bool },
     Publish,
+    Look,
     Take { max: u16, put_back: u16 },
     Complete { pick: usize, written: u32 },
     PublishUsed,
@@ -76,6 +77,7 @@ impl World {
                 self.driver.publish();
                 self.published.append(&mut self.added);
             }
+            Step::Look => self.look(),
             Step::Take { max, put_back } => self.take(*max, *put_back),
             Step::Complete { pick, written } => self.complete(*pick, *written),
             Step::PublishUsed => {
@@ -123,6 +125,13 @@ impl World {
         let table = Segment { offset, len: TABLE_BYTES, region: 0 };
         let len = write_table(&self.map, table, readable, writable).unwrap();
         self.driver.add_indirect(GUEST_ADDR + offset, len, self.next_token)
+    }
+
+    /// Chains that were read ahead are those that are in the ring.
+    fn look(&mut self) {
+        let head = (!self.published.is_empty()).then(|| self.device.head(0).unwrap());
+        let next = head.map(|head| (head, self.device.descriptor(head)));
+        assert_eq!(self.device.next_chain(), next);
     }
 
     fn take(&mut self, max: u16, put_back: u16) {
@@ -195,6 +204,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (buffers(), buffers(), any::<bool>())
             .prop_map(|(readable, writable, indirect)| Step::Add { readable, writable, indirect }),
         2 => Just(Step::Publish),
+        3 => Just(Step::Look),
         2 => (0..5_u16, 0..3_u16).prop_map(|(max, put_back)| Step::Take { max, put_back }),
         4 => (any::<usize>(), any::<u32>()).prop_map(|(pick, written)| Step::Complete { pick, written }),
         2 => Just(Step::PublishUsed),
