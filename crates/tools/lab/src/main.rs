@@ -20,10 +20,12 @@
 mod console;
 mod copies;
 mod criteria;
+mod desk;
 mod events;
 mod figures;
 mod flow;
 mod frame;
+mod gains;
 mod linechart;
 mod machine;
 mod model;
@@ -58,6 +60,7 @@ fn start(options: &Options) -> Result<()> {
         Verb::Run(run) => run.execute(),
         Verb::Figures(figures) => figures.execute(),
         Verb::Criteria(criteria) => criteria.execute(),
+        Verb::Helpers(helpers) => helpers.execute(),
         Verb::Validate(validate) => validate.execute(),
         Verb::Schedules(schedules) => schedules.execute(),
     }

@@ -140,6 +140,7 @@ impl Simulation {
             let flow = port.flows[port.next_flow % port.flows.len()];
             port.next_flow += 1;
             if self.flows[flow].sendable(self.now_ns) > 0 {
+                self.flows[flow].request_ns = self.now_ns;
                 return Some(self.flows[flow].send());
             }
         }
@@ -192,6 +193,12 @@ impl Simulation {
             Architecture::HyperSwitch => {
                 self.machine.threads[thread].debt_ns += self.costs.kick_ns;
                 self.drained(thread);
+            }
+            _ if let Some(helping) = &mut self.helping => {
+                helping.be_due();
+                for backend in 0..self.backends.len() {
+                    self.wake(self.backends[backend].thread, Some(thread));
+                }
             }
             _ => {
                 self.has_new_buffers = true;
