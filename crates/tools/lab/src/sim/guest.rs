@@ -102,7 +102,9 @@ impl Simulation {
             }
         }
         if !self.guests[guest].polls {
-            let is_late = self.switch.nics[nic].rx.arm_calls() && self.architecture == Architecture::Lasthop;
+            let is_late = self.switch.nics[nic].rx.arm_calls()
+                && self.architecture == Architecture::Lasthop
+                && (self.helping.is_none() || !self.switch.nics[nic].arrivals.is_empty());
             self.ports[nic].is_polled = is_late;
         }
     }

@@ -230,11 +230,12 @@ impl Simulation {
         {
             return Some(step);
         }
+        let cpu = self.machine.threads[self.backends[backend].thread].cpu;
         for _ in 0..self.backends[backend].nics.len() {
             let entry = &mut self.backends[backend];
             let nic = entry.nics[entry.next % entry.nics.len()];
             entry.next += 1;
-            if let Some(step) = self.fetch_step(nic) {
+            if let Some(step) = self.fetch_step(nic, cpu) {
                 return Some(step);
             }
         }
@@ -258,19 +259,26 @@ impl Simulation {
     }
 
     /// Frames of a ring are fetched, and their destinations found.
-    fn fetch_step(&mut self, nic: u16) -> Option<Step> {
+    fn fetch_step(&mut self, nic: u16, cpu: usize) -> Option<Step> {
         let is_stalled = self.ports[usize::from(nic)].is_stalled;
         if is_stalled || self.switch.nics[usize::from(nic)].published.is_empty() {
             return None;
         }
-        let packets_ns = self.switch.next_batch(nic).count() as u64 * self.costs.packet_ns;
+        let Some(offload) = self.choices.offload else { return self.visit_step(nic, cpu) };
+        let is_large = |head: &FrameHead| head.frame_bytes() >= offload.packet_bytes_min;
+        let count = self.switch.next_batch(nic).count();
+        if count < 2 || !self.switch.next_batch(nic).next().is_some_and(is_large) {
+            let step = self.visit_step(nic, cpu)?;
+            return Some(Step { work: Work::Fetch(nic, true), ..step });
+        }
+        let packets_ns = count as u64 * self.costs.packet_ns;
         self.totals.stages.visit_ns += self.costs.visit_ns;
         self.totals.stages.packets_ns += packets_ns;
-        Some(Step { cost_ns: self.costs.visit_ns + packets_ns, bytes: 0, work: Work::Fetch(nic) })
+        Some(Step { cost_ns: self.costs.visit_ns + packets_ns, bytes: 0, work: Work::Fetch(nic, false) })
     }
 
     /// A worker has fetched frames: small ones are copied by it, large ones wait for it and a helper.
-    pub(super) fn fetched(&mut self, nic: u16, thread: usize) {
+    pub(super) fn fetched(&mut self, nic: u16, thread: usize, is_copied: bool) {
         let backend = self.switch.home(nic);
         let cpu = self.machine.threads[thread].cpu;
         self.update_desk(cpu);
@@ -292,8 +300,10 @@ impl Simulation {
         for (to, (delivered, dropped)) in receivers.iter().zip(before) {
             let after = self.switch.received(backend, *to);
             for _ in delivered..after.0 {
-                let (cost_ns, bytes) = self.take_queued(*to, cpu, false).map_or((0, 0), |(_, cost)| cost);
-                own = (own.0 + cost_ns.max(1), own.1 + bytes);
+                let (cost_ns, bytes) = self.take_queued(*to, cpu, is_copied).map_or((0, 0), |(_, cost)| cost);
+                if !is_copied {
+                    own = (own.0 + cost_ns.max(1), own.1 + bytes);
+                }
             }
             // A frame that is dropped is the last one.
             let Some(helping) = &mut self.helping else { return };
@@ -370,6 +380,7 @@ impl Simulation {
         session.receivers.iter().for_each(|nic| self.show(*nic, cpu));
         self.settled(backend);
         self.signal_from(backend, thread);
+        session.receivers.iter().for_each(|nic| self.signal_late(*nic, thread));
         if !self.switch.has_waiting() {
             self.helping.as_mut()?.forget_dropped();
         }
@@ -450,9 +461,18 @@ impl Simulation {
             }
             copiers.pop_front();
         }
-        let is_new = arrivals.len() > before;
-        if is_new && (self.ports[number].is_polled || self.polls(nic)) {
+        if arrivals.len() > before && self.polls(nic) {
             self.wake_guest(nic, None);
+        }
+    }
+
+    /// Signals a guest that went to sleep when frames were in its ring whose copies were not paid for.
+    fn signal_late(&mut self, nic: u16, thread: usize) {
+        let number = usize::from(nic);
+        let port = &self.ports[number];
+        let knows = port.is_polled || port.is_interrupted || self.polls(nic);
+        if !knows && !self.switch.nics[number].arrivals.is_empty() {
+            self.interrupt(nic, thread);
         }
     }
 

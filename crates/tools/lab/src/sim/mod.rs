@@ -151,8 +151,8 @@ enum Work {
     Publish(usize),
     /// A worker visits a ring.
     Visit(u16),
-    /// A worker with helpers has fetched frames of a ring.
-    Fetch(u16),
+    /// A worker with helpers has fetched frames of a ring, and copied them if that is true.
+    Fetch(u16, bool),
     /// Copies of a worker with helpers are complete.
     Share(usize),
     /// A helper has copied a frame.
@@ -665,7 +665,7 @@ impl Simulation {
         match work {
             Work::Publish(guest) => self.publish(guest, thread),
             Work::Visit(nic) => self.visit(nic, thread),
-            Work::Fetch(nic) => self.fetched(nic, thread),
+            Work::Fetch(nic, is_copied) => self.fetched(nic, thread, is_copied),
             Work::Share(backend) => self.shared(backend, thread),
             Work::Help(seat) => self.helped(seat),
             Work::Switch(nic, heads) => self.switched(nic, heads, thread),
