@@ -26,6 +26,7 @@ mod figures;
 mod flow;
 mod frame;
 mod gains;
+mod io;
 mod linechart;
 mod machine;
 mod model;
@@ -59,6 +60,7 @@ fn start(options: &Options) -> Result<()> {
     match &options.verb {
         Verb::Run(run) => run.execute(),
         Verb::Figures(figures) => figures.execute(),
+        Verb::IoFigures(figures) => figures.execute(),
         Verb::Criteria(criteria) => criteria.execute(),
         Verb::Helpers(helpers) => helpers.execute(),
         Verb::Validate(validate) => validate.execute(),

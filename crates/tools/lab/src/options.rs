@@ -13,7 +13,7 @@ use crate::gains::{self, GainSettings};
 use crate::model::Model;
 use crate::scenario::{LabWork, Scenario, WINDOW_BYTES};
 use crate::sim::{Architecture, Choices, HelpCounts, RunResult, StageTimes};
-use crate::{criteria, schedules, validate};
+use crate::{criteria, io, schedules, validate};
 
 /// Simulate guests and switches in virtual time, with the fabric and the decisions of Lasthop.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub(crate) enum Verb {
     Run(RunOptions),
     /// Figures 4 to 8 of Hyper-Switch: TSV and SVG, and the paper's statements next to the lab's
     Figures(FigureOptions),
+    /// Figures 10 to 13 of Liao and Bhuyan: TSV and SVG, and the paper's statements next to the lab's
+    IoFigures(IoFigureOptions),
     /// Criteria of the offload to idle CPUs next to each other
     Criteria(CriteriaOptions),
     /// The product's helpers next to no helpers: gains, shares of time, and the latency of another ring
@@ -93,6 +95,24 @@ impl FigureOptions {
         };
         let pictures = self.pictures.as_ref().unwrap_or(&self.out);
         print(&figures::make(&model, settings, &self.out, pictures)?)
+    }
+}
+
+/// Options of `io-figures`.
+#[derive(Debug, Args)]
+pub(crate) struct IoFigureOptions {
+    /// Where the tables go, as TSV
+    #[arg(long, value_name = "DIR", default_value = "target/lab")]
+    out: PathBuf,
+    /// Where the pictures go, as SVG [default: as --out]
+    #[arg(long, value_name = "DIR")]
+    pictures: Option<PathBuf>,
+}
+
+impl IoFigureOptions {
+    /// Makes the figures, and prints the table.
+    pub(crate) fn execute(&self) -> Result<()> {
+        print(&io::figures::make(&self.out, self.pictures.as_ref().unwrap_or(&self.out))?)
     }
 }
 

@@ -179,7 +179,8 @@ impl CreditScheduler {
     fn move_apart(&mut self, vcpu: usize) {
         let idle_near = |cpu: usize| {
             let count = |same: &dyn Fn(&CpuPlace) -> bool| {
-                let others = (0..self.places.len()).filter(|other| *other != cpu && same(&self.places[*other]));
+                let others =
+                    (0..self.places.len()).filter(|other| *other != cpu && same(&self.places[*other]));
                 others.filter(|other| self.running[*other].is_none_or(|running| running == vcpu)).count()
             };
             let place = self.places[cpu];

@@ -142,7 +142,8 @@ pub(crate) fn run(machine: &IoMachine, arm: IoArm, measured_ns: u64) -> IoResult
     }
     let gbit_per_s = ((stack.done - counted.0) * PACKET_BYTES * 8) as f64 / measured_ns as f64;
     let percent = |worked: u64| 100_000.0 * worked as f64 / (machine.cycles_per_us * measured_ns) as f64;
-    let (driver_percent, guest_percent) = (percent(card.worked - counted.1), percent(stack.worked - counted.2));
+    let (driver_percent, guest_percent) =
+        (percent(card.worked - counted.1), percent(stack.worked - counted.2));
     let percent_per_gbit = (driver_percent + guest_percent) / gbit_per_s;
     IoResult { gbit_per_s, percent_per_gbit, driver_percent, guest_percent }
 }

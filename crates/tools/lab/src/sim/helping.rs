@@ -408,6 +408,7 @@ impl Simulation {
                     let (cost_ns, bytes) =
                         self.take_queued(nic, cpu, session.is_copying).map_or((0, 0), |(_, cost)| cost);
                     session.receivers.push(nic);
+                    let cost_ns = cost_ns + self.claim_ns();
                     self.totals.stages.own_ns += cost_ns;
                     return Some(Step { cost_ns: cost_ns.max(1), bytes, work: Work::Share(backend) });
                 }
@@ -419,6 +420,11 @@ impl Simulation {
                 return Some(Step { cost_ns, bytes: 0, work: Work::Settle });
             }
         }
+    }
+
+    /// The lines of the claim and of the queue come from the other CPU for each frame.
+    fn claim_ns(&self) -> u64 {
+        2 * self.model.cpu.poll_ns
     }
 
     /// A home's copies are complete.
@@ -493,7 +499,8 @@ impl Simulation {
             if let Some(Queued { copy, .. }) = seat.job {
                 let bytes = u64::from(copy.frame_bytes);
                 let distance = self.machine.distance(cpu, copy.sender_cpu);
-                let cost_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes);
+                let copy_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes);
+                let cost_ns = copy_ns + self.claim_ns();
                 self.totals.stages.helpers_ns += cost_ns;
                 return Some(Step { cost_ns, bytes: 2 * bytes, work: Work::Help(number) });
             }
