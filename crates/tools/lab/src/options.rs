@@ -155,6 +155,9 @@ pub(crate) struct HelperOptions {
     /// Only the helper's own CPU has to be idle, not all that share its second-level cache
     #[arg(long)]
     idle_cpu: bool,
+    /// The home signals after each frame, too, instead of at the end of its visit
+    #[arg(long)]
+    early_signals: bool,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -163,7 +166,8 @@ impl HelperOptions {
     /// Prints the table.
     pub(crate) fn execute(&self) -> Result<()> {
         let place = PlaceCriteria { whole_group: !self.idle_cpu, ..PlaceCriteria::default() };
-        let settings = GainSettings { seed: self.seed, window_bytes: self.window_kib << 10, place };
+        let Self { seed, early_signals, .. } = *self;
+        let settings = GainSettings { seed, window_bytes: self.window_kib << 10, place, early_signals };
         print(&gains::table(&Model::load(&self.model)?, &self.workloads, settings)?)
     }
 }

@@ -79,6 +79,7 @@ fn schedule(model: &Model, number: u64) -> Scenario {
         choices: Choices {
             offload: (random.below(5) > 0).then_some(criteria),
             place: PlaceCriteria { whole_group: random.below(2) > 0, farthest },
+            early_signals: false,
         },
         window_bytes: 1 + random.below(1 << 20),
         workers: 1 + random.below(4) as usize,
@@ -96,6 +97,7 @@ fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
     if scenario.architecture != Architecture::Lasthop {
         return;
     }
+    scenario.choices.early_signals = random.below(2) > 0;
     scenario.helpers = [0, 1, 2, 6][random.below(4) as usize];
     let work = &mut scenario.work;
     match (work.pattern, random.below(3)) {

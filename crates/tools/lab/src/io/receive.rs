@@ -125,13 +125,15 @@ pub(crate) fn run(machine: &IoMachine, arm: IoArm, measured_ns: u64) -> IoResult
         if guest_runs {
             stack.work(cycles, guest_cost);
         }
+        // Packets of this quantum reach the guest at its end, and wake it.
+        if stack.queued == 0 && stack.debt == 0 {
+            scheduler.sleep(guest);
+        }
         if driver_runs {
             stack.queued += card.work(cycles, driver_cost);
         }
-        for (stage, vcpu) in [(&card, drivers[0]), (&stack, guest)] {
-            if stage.queued == 0 && stage.debt == 0 {
-                scheduler.sleep(vcpu);
-            }
+        if card.queued == 0 && card.debt == 0 {
+            scheduler.sleep(drivers[0]);
         }
         if now_ns.is_multiple_of(TICK_NS) {
             scheduler.tick();

@@ -402,6 +402,9 @@ impl Simulation {
             let shared = self.switch.fabrics[backend].begin_sharing(ring, wants_more);
             let nic = ring.port.0 - 1;
             self.show(nic, cpu);
+            if self.choices.early_signals {
+                self.signal_from(backend, self.backends[backend].thread);
+            }
             match shared {
                 SharedStep::Reserved | SharedStep::Done => {
                     session.is_copying = shared == SharedStep::Reserved;

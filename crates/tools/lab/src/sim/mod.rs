@@ -81,11 +81,17 @@ pub(crate) struct Choices {
     pub(crate) offload: Option<OffloadCriteria>,
     /// Which idle CPU.
     pub(crate) place: PlaceCriteria,
+    /// Whether a home with helpers signals after each frame, instead of at the end of its visit.
+    pub(crate) early_signals: bool,
 }
 
 impl Default for Choices {
     fn default() -> Self {
-        Self { offload: Some(OffloadCriteria::default()), place: PlaceCriteria::default() }
+        Self {
+            offload: Some(OffloadCriteria::default()),
+            place: PlaceCriteria::default(),
+            early_signals: false,
+        }
     }
 }
 
