@@ -130,9 +130,12 @@ mod tests {
 
     #[test]
     fn a_cpu_is_given_back_within_a_frame() {
-        // More guests than CPUs without a worker: helpers sit on guests' CPUs.
-        let work = "pairs=14,payload=65483";
-        let help = run(work, HELPERS).help;
+        // The helper sits on the CPU of the guests, which take it back after each nap.
+        let model = Model::load("two-cpus").unwrap();
+        let work = "bare-stream=1,payload=64948,nap-us=500".parse().unwrap();
+        let choices = Choices { offload: Some(usual_offload()), ..Choices::default() };
+        let scenario = Scenario::new(&model, Architecture::Lasthop, work);
+        let help = Scenario { choices, helpers: 1, ..scenario }.run().unwrap().help;
         assert!(help.given_up > 0 && help.late == 0, "{help:?}");
         assert!(help.delay_ns_max > 0 && help.delay_ns_max <= help.step_ns_max, "{help:?}");
     }

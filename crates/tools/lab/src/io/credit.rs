@@ -33,6 +33,8 @@ pub(crate) struct Vcpu {
     /// Wake-ups in this time slice, given or received, and whether there were many in the last one.
     triggers: u32,
     is_io: bool,
+    /// The vCPU whose event came last.
+    partner: Option<usize>,
     ran_ticks: u32,
     /// When it last had a CPU: the one that waits longest goes first.
     ran_at: u64,
@@ -78,6 +80,7 @@ impl CreditScheduler {
             is_boosted: false,
             triggers: 0,
             is_io: false,
+            partner: None,
             ran_ticks: 0,
             ran_at: 0,
         });
@@ -94,6 +97,7 @@ impl CreditScheduler {
         for one in [Some(vcpu), by].into_iter().flatten() {
             self.vcpus[one].triggers += u32::from(by.is_some());
         }
+        self.vcpus[vcpu].partner = by;
         if self.vcpus[vcpu].is_runnable {
             return;
         }
@@ -167,6 +171,8 @@ impl CreditScheduler {
             self.vcpus[vcpu].ran_ticks += 1;
             if !(self.options.cache_aware && self.vcpus[vcpu].is_io) {
                 self.move_apart(vcpu);
+            } else if let Some(by) = self.vcpus[vcpu].partner.filter(|by| self.is_pair(vcpu, *by)) {
+                self.join(vcpu, by); // instead (4.2)
             }
         }
         self.ticks += 1;

@@ -395,7 +395,7 @@ impl Simulation {
             return Some(Step { cost_ns, bytes, work: Work::Share(backend) });
         }
         loop {
-            let Some(ring) = session.at.or_else(|| session.rings.pop()) else { return None };
+            let ring = session.at.or_else(|| session.rings.pop())?;
             session.at = Some(ring);
             session.frames += 1;
             let wants_more = session.frames <= HELP_FRAMES_MAX;
