@@ -46,11 +46,12 @@ figures: build ## the papers' workloads as figures in docs/results/img, in half 
 	@tools/deps bench
 	@bench/figures $(if $(SUITE),--suite $(SUITE))
 
-lab: ## the simulator: its validation, and Hyper-Switch's figures in docs/results/img; a minute
+lab: ## the simulator: its validation, and the papers' figures in docs/results/img; a minute
 	@tools/deps build
 	cargo build --release --locked -p lasthop-lab
 	$(or $(CARGO_TARGET_DIR),target)/release/lasthop-lab validate
 	$(or $(CARGO_TARGET_DIR),target)/release/lasthop-lab figures --pictures docs/results/img
+	$(or $(CARGO_TARGET_DIR),target)/release/lasthop-lab io-figures --pictures docs/results/img
 
 chaos: ## random trouble over random traffic for an hour; SECONDS=n SEED=n GUESTS=n WORKERS=n
 	@tools/deps build

@@ -172,6 +172,22 @@ impl Fabric {
         self.receivers.copy_shared(ring, &mut tools!(self), &mut self.shared);
     }
 
+    /// The ring of this helper's order; at a home the next one at which large frames of its visit wait. For tests and the
+    /// lab, whose virtual time lets other workers go on between two frames of [`Self::copy_visit`].
+    pub fn shared_ring(&mut self) -> Option<RingId> {
+        self.helping.or_else(|| self.receivers.leases.next_shared())
+    }
+
+    /// One step of [`Self::copy_visit`] at a shared ring. For tests and the lab, as `shared_ring`.
+    pub fn begin_sharing(&mut self, ring: RingId, wants_more: bool) -> SharedStep {
+        self.receivers.share_step(ring, &mut tools!(self), &mut self.shared, wants_more)
+    }
+
+    /// Copies the frame that `begin_sharing` reserved buffers for. For tests and the lab, as `shared_ring`.
+    pub fn copy_sharing(&mut self, ring: RingId) {
+        self.receivers.copy_shared(ring, &mut tools!(self), &mut self.shared);
+    }
+
     /// Ends an order: the next large frames need another one.
     fn end_order(&mut self, ring: RingId) {
         self.helping = None;

@@ -93,6 +93,7 @@ pub use help::HelpStep;
 pub use lasthop_stages::{PortTicks, RoundTime, StageMeter, StageProfile, StageTicks, TickClock, WorkStage};
 pub use lifecycle::{RingPart, RingState, Stopping};
 pub use progress::RingProgress;
+pub use rx::shared::SharedStep;
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::internal::InjectError;

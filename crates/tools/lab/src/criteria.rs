@@ -50,8 +50,13 @@ pub(crate) fn table(model: &Model, works: &[LabWork], window_bytes: u64, seed: u
         text += &format!("| {name} |");
         for &work in works {
             let scenario = Scenario::new(model, Architecture::HyperSwitch, work);
-            let result =
-                Scenario { seed, window_bytes, choices: Choices { offload, place }, ..scenario }.run()?;
+            let result = Scenario {
+                seed,
+                window_bytes,
+                choices: Choices { offload, place, ..Choices::default() },
+                ..scenario
+            }
+            .run()?;
             text += &format!(" {:.1} |", result.gbit_per_s());
             progress.step(&format!("{name}: {work}"));
         }

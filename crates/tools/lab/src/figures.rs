@@ -96,7 +96,7 @@ fn runs(model: &Model, settings: FigureSettings, arms: &[Arm], words: &str) -> R
         let line = |arm: &Arm| {
             let mut line = Vec::new();
             for (pattern, payload) in xs.iter().map(|x| work(*x)) {
-                let work = LabWork { pattern, payload_bytes: payload as u32 };
+                let work = LabWork::new(pattern, payload as u32);
                 line.push(scenario(model, settings, *arm, work).run()?);
                 progress.step(&format!("{words}: {} {work}", arm.name));
             }

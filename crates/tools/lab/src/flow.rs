@@ -2,19 +2,24 @@
 //! requests and responses; senders without limit. Each checks the order of its frames.
 
 use crate::frame::{FrameHead, FrameKind};
+use crate::random::Random;
 
 /// Received packets that one acknowledgement is for, as TCP's delayed acknowledgements.
 const PACKETS_PER_ACK: u64 = 2;
 /// Packets of a window, whatever their size: receive rings hold those of all senders.
 const WINDOW_PACKETS_MAX: u64 = 64;
 
+/// Round trips of a flow that are kept.
+const ROUND_TRIPS_MAX: usize = 1_000_000;
+
 /// The kind of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Talk {
     /// Data in one direction, within a window in bytes.
     Stream { window_bytes: u64 },
-    /// A request of the sender, a response of the receiver, one at a time; after each response a pause.
-    Echo { pause_ns: u64 },
+    /// A request of the sender, a response of the receiver, one at a time; after each response a pause, which is up to
+    /// `jitter_ns` longer, by the number of the request.
+    Echo { pause_ns: u64, jitter_ns: u64 },
     /// Data in one direction as fast as the ring takes it.
     Flood,
 }
@@ -43,6 +48,9 @@ pub(crate) struct Flow {
     pub(crate) ready_ns: u64,
     /// Packets there that the receiver has acknowledged.
     answered: u64,
+    /// When the last request of an echo was sent, and the times until its response, up to [`ROUND_TRIPS_MAX`].
+    pub(crate) request_ns: u64,
+    pub(crate) round_trips_ns: Vec<u64>,
     /// Frames that came before an earlier one of their direction, or twice.
     pub(crate) disorder: u64,
 }
@@ -62,6 +70,8 @@ impl Flow {
             acked: 0,
             ready_ns: 0,
             answered: 0,
+            request_ns: 0,
+            round_trips_ns: Vec::new(),
             disorder: 0,
         }
     }
@@ -113,9 +123,12 @@ impl Flow {
                 self.back.sent += 1;
                 Some(self.frame(false, FrameKind::Data, self.back.sent - 1, 0))
             }
-            Talk::Echo { pause_ns } => {
+            Talk::Echo { pause_ns, jitter_ns } => {
                 self.acked = self.there.sent;
-                self.ready_ns = now_ns + pause_ns;
+                self.ready_ns = now_ns + pause_ns + Random::new(self.there.sent).below(jitter_ns + 1);
+                if self.round_trips_ns.len() < ROUND_TRIPS_MAX {
+                    self.round_trips_ns.push(now_ns - self.request_ns);
+                }
                 None
             }
             Talk::Flood => None,
@@ -192,7 +205,7 @@ mod tests {
 
     #[test]
     fn a_request_waits_for_its_response() {
-        let mut flow = Flow::new(0, [4, 5], Talk::Echo { pause_ns: 50 }, 100);
+        let mut flow = Flow::new(0, [4, 5], Talk::Echo { pause_ns: 50, jitter_ns: 0 }, 100);
         let request = flow.send();
         assert_eq!(flow.sendable(0), 0);
         let response = flow.receive(&request, 5).unwrap();

@@ -100,6 +100,12 @@ impl Machine {
             && cpu.queue.iter().all(|thread| is_helper(*thread))
     }
 
+    /// Whether a helper works on the CPU.
+    pub(crate) fn has_helper(&self, cpu: usize) -> bool {
+        let running = self.cpus[cpu].running.map(|thread| &self.threads[thread]);
+        running.is_some_and(|thread| thread.role == Role::Helper && thread.state == ThreadState::Running)
+    }
+
     /// Whether a thread sleeps and no order to wake up is on its way.
     pub(crate) fn is_asleep(&self, thread: usize) -> bool {
         self.threads[thread].state == ThreadState::Blocked && !self.threads[thread].is_woken

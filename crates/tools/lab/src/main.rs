@@ -20,10 +20,13 @@
 mod console;
 mod copies;
 mod criteria;
+mod desk;
 mod events;
 mod figures;
 mod flow;
 mod frame;
+mod gains;
+mod io;
 mod linechart;
 mod machine;
 mod model;
@@ -57,7 +60,9 @@ fn start(options: &Options) -> Result<()> {
     match &options.verb {
         Verb::Run(run) => run.execute(),
         Verb::Figures(figures) => figures.execute(),
+        Verb::IoFigures(figures) => figures.execute(),
         Verb::Criteria(criteria) => criteria.execute(),
+        Verb::Helpers(helpers) => helpers.execute(),
         Verb::Validate(validate) => validate.execute(),
         Verb::Schedules(schedules) => schedules.execute(),
     }

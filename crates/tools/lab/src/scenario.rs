@@ -4,7 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Result, ensure};
-use lasthop_sched::CpuPlace;
+use lasthop_fabric::bounds::WORKERS_MAX;
+use lasthop_sched::{CpuPlace, distance};
 
 use crate::flow::{Flow, Talk};
 use crate::frame::PAYLOAD_BYTES_MAX;
@@ -20,6 +21,11 @@ pub(crate) const WINDOW_BYTES: u64 = 256 << 10;
 pub(crate) const RUN_NS_MAX: u64 = 60_000_000_000;
 /// Guests begin within this time of each other.
 const STAGGER_NS: u64 = 50_000;
+/// The longest nap of a guest.
+const NAP_US_MAX: u32 = 1_000_000;
+/// The short requests beside streams, and the least pause behind each response.
+const BESIDE_PAYLOAD_BYTES: u32 = 64;
+const BESIDE_PAUSE_NS: u64 = 20_000;
 /// Xen's driver domain (Hyper-Switch, 5.2.1): two vCPUs for one pair, else eight.
 const DRIVER_CPUS: [usize; 2] = [2, 8];
 
@@ -30,10 +36,16 @@ pub(crate) enum Pattern {
     Pairs(u16),
     /// Streams from each guest to each other one.
     AllToAll(u16),
+    /// Streams of this many guests to one other.
+    FanIn(u16),
     /// Request and response between two guests.
     Echo,
+    /// Streams between pairs, and request and response of short packets between two further guests.
+    Beside(u16),
     /// As fast as rings take it, between pairs of cards of one guest that polls: `lasthop bench`.
     BareStream(u16),
+    /// As `BareStream`, from this many cards to one other.
+    BareFanIn(u16),
     /// Request and response between two cards of one guest that polls, with a pause in us behind each: `lasthop bench`.
     BareEcho(u16),
 }
@@ -43,6 +55,19 @@ pub(crate) enum Pattern {
 pub(crate) struct LabWork {
     pub(crate) pattern: Pattern,
     pub(crate) payload_bytes: u32,
+    /// A guest that polls sleeps for this time between two looks at its rings; 0: it does not.
+    pub(crate) nap_us: u32,
+}
+
+impl LabWork {
+    fn can_nap(self) -> bool {
+        matches!(self.pattern, Pattern::BareStream(_) | Pattern::BareFanIn(_))
+    }
+
+    /// A pattern of guests that do not nap.
+    pub(crate) const fn new(pattern: Pattern, payload_bytes: u32) -> Self {
+        Self { pattern, payload_bytes, nap_us: 0 }
+    }
 }
 
 impl fmt::Display for LabWork {
@@ -50,11 +75,15 @@ impl fmt::Display for LabWork {
         match self.pattern {
             Pattern::Pairs(count) => write!(f, "pairs={count}")?,
             Pattern::AllToAll(count) => write!(f, "all-to-all={count}")?,
+            Pattern::FanIn(count) => write!(f, "fan-in={count}")?,
+            Pattern::Beside(count) => write!(f, "beside={count}")?,
+            Pattern::BareFanIn(count) => write!(f, "bare-fan-in={count}")?,
             Pattern::Echo => write!(f, "echo")?,
             Pattern::BareStream(count) => write!(f, "bare-stream={count}")?,
             Pattern::BareEcho(pause_us) => write!(f, "bare-echo={pause_us}")?,
         }
-        write!(f, ",payload={}", self.payload_bytes)
+        write!(f, ",payload={}", self.payload_bytes)?;
+        if self.nap_us > 0 { write!(f, ",nap-us={}", self.nap_us) } else { Ok(()) }
     }
 }
 
@@ -62,8 +91,8 @@ impl FromStr for LabWork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let help = "write pairs=N, all-to-all=N, echo, bare-stream=N or bare-echo=PAUSE_US, and payload=BYTES behind a comma";
-        let (pattern, payload) = text.split_once(',').unwrap_or((text, "payload=65483"));
+        let help = "write pairs=N, all-to-all=N, fan-in=N, beside=N, echo, bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US, and payload=BYTES or nap-us=N behind commas";
+        let (pattern, rest) = text.split_once(',').unwrap_or((text, "payload=65483"));
         let (name, count) = pattern.split_once('=').unwrap_or((pattern, "1"));
         let count: u16 = count.parse().map_err(|_| format!("{count} is not a number of guests; {help}"))?;
         if name != "bare-echo" && (count == 0 || count > GUESTS_MAX / 2) {
@@ -72,16 +101,36 @@ impl FromStr for LabWork {
         let pattern = match name {
             "pairs" => Pattern::Pairs(count),
             "all-to-all" => Pattern::AllToAll(count.max(2)),
+            "fan-in" => Pattern::FanIn(count),
+            "beside" => Pattern::Beside(count),
+            "bare-fan-in" => Pattern::BareFanIn(count),
             "echo" => Pattern::Echo,
             "bare-stream" => Pattern::BareStream(count),
             "bare-echo" => Pattern::BareEcho(count),
             _ => return Err(format!("there is no workload {name}; {help}")),
         };
-        let bytes = payload.strip_prefix("payload=").and_then(|bytes| bytes.parse().ok());
-        match bytes.filter(|bytes| (1..=PAYLOAD_BYTES_MAX).contains(bytes)) {
-            Some(payload_bytes) => Ok(Self { pattern, payload_bytes }),
-            None => Err(format!("{payload} is no payload; choose payload=1 to payload={PAYLOAD_BYTES_MAX}")),
+        let mut work = Self::new(pattern, PAYLOAD_BYTES_MAX);
+        for part in rest.split(',') {
+            match part.split_once('=').map(|(key, value)| (key, value.parse::<u32>().ok())) {
+                Some(("nap-us", Some(nap_us))) if work.can_nap() && nap_us <= NAP_US_MAX => {
+                    work.nap_us = nap_us
+                }
+                Some(("payload", Some(bytes))) if (1..=PAYLOAD_BYTES_MAX).contains(&bytes) => {
+                    work.payload_bytes = bytes;
+                }
+                Some(("nap-us", _)) => {
+                    return Err(format!(
+                        "{part} does not fit; nap-us=0 to nap-us={NAP_US_MAX} goes with bare-stream and bare-fan-in"
+                    ));
+                }
+                _ => {
+                    return Err(format!(
+                        "{part} is no payload; choose payload=1 to payload={PAYLOAD_BYTES_MAX}"
+                    ));
+                }
+            }
         }
+        Ok(work)
     }
 }
 
@@ -130,6 +179,8 @@ pub(crate) struct Scenario {
     pub(crate) window_bytes: u64,
     /// Workers of the architecture `lasthop`.
     pub(crate) workers: usize,
+    /// CPUs with a helper of the architecture `lasthop`; all without a worker, if there are fewer.
+    pub(crate) helpers: usize,
     pub(crate) seed: u64,
     pub(crate) warm_up_ns: u64,
     pub(crate) measured_ns: u64,
@@ -145,6 +196,7 @@ impl Scenario {
             work,
             window_bytes: WINDOW_BYTES,
             workers: 1,
+            helpers: 0,
             seed: 1,
             warm_up_ns: 2_000_000,
             measured_ns: 20_000_000,
@@ -163,13 +215,18 @@ impl Scenario {
         );
         let (guests, nics) = match self.work.pattern {
             Pattern::Pairs(pairs) => (2 * pairs, 2 * pairs),
+            Pattern::Beside(pairs) => (2 * pairs + 2, 2 * pairs + 2),
+            Pattern::FanIn(senders) => (senders + 1, senders + 1),
+            Pattern::BareFanIn(senders) => (1, senders + 1),
             Pattern::AllToAll(guests) => (guests, guests),
             Pattern::Echo => (2, 2),
             Pattern::BareStream(pairs) => (1, 2 * pairs),
             Pattern::BareEcho(_) => (1, 2),
         };
         let workers = if self.architecture == Architecture::Lasthop { self.workers } else { 1 };
-        let mut simulation = Simulation::new(&self.model, self.architecture, self.choices, nics, workers)?;
+        let helpers = self.helper_cpus(guests);
+        let mut simulation =
+            Simulation::new(&self.model, self.architecture, self.choices, nics, workers, &helpers)?;
         let mut placer = Placer::new(&self.model.places());
         let drivers = self.add_drivers(&mut simulation, &mut placer);
         let mut cpus: Vec<usize> = (0..guests).map(|guest| placer.take(self.node_of(guest))).collect();
@@ -181,17 +238,39 @@ impl Scenario {
         for (guest, &cpu) in cpus.iter().enumerate() {
             let backends: Vec<usize> =
                 (0..nics_each).map(|nic| self.backend_of(guest * nics_each + nic, drivers)).collect();
-            simulation.add_guest(cpu, &backends, guests == 1);
+            simulation.add_guest(cpu, &backends, guests == 1, 1000 * u64::from(self.work.nap_us));
         }
         self.add_flows(&mut simulation, nics);
         simulation.stagger(&mut Random::new(self.seed), STAGGER_NS);
         simulation.run(self.warm_up_ns, self.measured_ns)
     }
 
+    /// CPUs of helpers: all without a worker, those without a guest first, and near guests first.
+    fn helper_cpus(&self, guests: u16) -> Vec<usize> {
+        if self.architecture != Architecture::Lasthop || self.helpers == 0 {
+            return Vec::new();
+        }
+        let places = self.model.places();
+        let mut placer = Placer::new(&places);
+        let mut guest_cpus: Vec<usize> = (0..guests).map(|guest| placer.take(self.node_of(guest))).collect();
+        let mut worker_cpus: Vec<usize> = (0..self.workers).map(|worker| placer.take(worker)).collect();
+        if guests == 1 {
+            (guest_cpus, worker_cpus) = (vec![0], (1..=self.workers).collect());
+        }
+        let mut cpus: Vec<usize> = (0..places.len()).filter(|cpu| !worker_cpus.contains(cpu)).collect();
+        let key = |cpu: &usize| {
+            let near = guest_cpus.iter().map(|guest| distance(&places, *guest, *cpu)).min();
+            (guest_cpus.contains(cpu), near, *cpu)
+        };
+        cpus.sort_by_key(key);
+        cpus.truncate(self.helpers.min(WORKERS_MAX - self.workers));
+        cpus
+    }
+
     /// The node of a guest: pairs stay together.
     fn node_of(&self, guest: u16) -> usize {
         usize::from(match self.work.pattern {
-            Pattern::AllToAll(_) => guest,
+            Pattern::AllToAll(_) | Pattern::FanIn(_) => guest,
             _ => guest / 2,
         })
     }
@@ -245,8 +324,13 @@ impl Scenario {
         let (ends, talk) = match self.work.pattern {
             Pattern::Pairs(count) => (pairs(count), stream),
             Pattern::BareStream(count) => (pairs(count), Talk::Flood),
-            Pattern::Echo => (pairs(1), Talk::Echo { pause_ns: 0 }),
-            Pattern::BareEcho(pause_us) => (pairs(1), Talk::Echo { pause_ns: 1000 * u64::from(pause_us) }),
+            Pattern::Beside(count) => (pairs(count), stream),
+            Pattern::FanIn(senders) => ((1..=senders).map(|from| [from, 0]).collect(), stream),
+            Pattern::BareFanIn(senders) => ((1..=senders).map(|from| [from, 0]).collect(), Talk::Flood),
+            Pattern::Echo => (pairs(1), Talk::Echo { pause_ns: 0, jitter_ns: 0 }),
+            Pattern::BareEcho(pause_us) => {
+                (pairs(1), Talk::Echo { pause_ns: 1000 * u64::from(pause_us), jitter_ns: 0 })
+            }
             Pattern::AllToAll(_) => {
                 let others = |from| (0..nics).filter(move |to| *to != from).map(move |to| [from, to]);
                 ((0..nics).flat_map(others).collect(), stream)
@@ -254,6 +338,11 @@ impl Scenario {
         };
         for (number, ends) in (0..).zip(ends) {
             simulation.add_flow(Flow::new(number, ends, talk, self.work.payload_bytes));
+        }
+        if let Pattern::Beside(count) = self.work.pattern {
+            let ends = [2 * count, 2 * count + 1];
+            let echo = Talk::Echo { pause_ns: BESIDE_PAUSE_NS, jitter_ns: BESIDE_PAUSE_NS };
+            simulation.add_flow(Flow::new(u32::from(count), ends, echo, BESIDE_PAYLOAD_BYTES));
         }
     }
 }
@@ -305,6 +394,9 @@ mod tests {
             "echo,payload=16384",
             "bare-stream=4,payload=12",
             "bare-echo=0,payload=12",
+            "fan-in=4,payload=65483",
+            "beside=2,payload=65483",
+            "bare-fan-in=4,payload=64948,nap-us=500",
         ] {
             assert_eq!(text.parse::<LabWork>().unwrap().to_string(), text);
         }
@@ -314,6 +406,7 @@ mod tests {
             ("echo,payload=99999", "choose payload=1 to payload=65483"),
             ("echo,size=1", "no payload"),
             ("pairs=x", "not a number"),
+            ("pairs=1,nap-us=5", "goes with bare-stream"),
         ] {
             let error = text.parse::<LabWork>().unwrap_err();
             assert!(error.contains(words), "{error}");

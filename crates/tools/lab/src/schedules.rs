@@ -75,17 +75,42 @@ fn schedule(model: &Model, number: u64) -> Scenario {
         blocked_packets_max: random.below(6) as u32,
         ..OffloadCriteria::default()
     };
-    Scenario {
+    let mut scenario = Scenario {
         choices: Choices {
             offload: (random.below(5) > 0).then_some(criteria),
             place: PlaceCriteria { whole_group: random.below(2) > 0, farthest },
+            early_signals: false,
         },
         window_bytes: 1 + random.below(1 << 20),
         workers: 1 + random.below(4) as usize,
         seed: random.next(),
         warm_up_ns: 0,
         measured_ns: 1 + random.below(SCHEDULE_NS),
-        ..Scenario::new(&model, architecture, LabWork { pattern, payload_bytes })
+        ..Scenario::new(&model, architecture, LabWork::new(pattern, payload_bytes))
+    };
+    add_helpers(&mut scenario, &mut random);
+    scenario
+}
+
+/// Helpers of the product in half of its schedules, and workloads that came with them.
+fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
+    if scenario.architecture != Architecture::Lasthop {
+        return;
+    }
+    scenario.choices.early_signals = random.below(2) > 0;
+    scenario.helpers = [0, 1, 2, 6][random.below(4) as usize];
+    let work = &mut scenario.work;
+    match (work.pattern, random.below(3)) {
+        (Pattern::Pairs(count), 0) => work.pattern = Pattern::FanIn(count),
+        (Pattern::Pairs(count), 1) => work.pattern = Pattern::Beside(count),
+        (Pattern::BareStream(count), 0) => work.pattern = Pattern::BareFanIn(count),
+        _ => {}
+    }
+    if matches!(work.pattern, Pattern::BareStream(_) | Pattern::BareFanIn(_)) {
+        work.nap_us = [0, 0, 5, 50][random.below(4) as usize];
+    }
+    if let Some(offload) = scenario.choices.offload.as_mut().filter(|_| random.below(2) > 0) {
+        offload.helper_packets_max = 2 + random.below(32) as u32;
     }
 }
 

@@ -19,16 +19,18 @@ const ADDRESSES_MAX: usize = 8192;
 pub(crate) struct Switch {
     pub(crate) fabrics: Vec<Fabric>,
     pub(crate) nics: Vec<Nic>,
+    /// Fabrics that are home to rings; those behind them are helpers'.
+    workers: usize,
 }
 
 impl Switch {
-    /// A switch of module `bridge` with `workers` fabrics and `nics` cards, whose addresses are known.
-    pub(crate) fn new(nics: u16, workers: usize) -> Result<Self> {
+    /// A switch of module `bridge` with fabrics for `workers` and `helpers`, and `nics` cards, whose addresses are known.
+    pub(crate) fn new(nics: u16, workers: usize, helpers: usize) -> Result<Self> {
         // The secret only places addresses in the table; a fixed one keeps runs the same.
         let settings = BridgeSettings { hash_key: [1, 2], ..BridgeSettings::with_entries(ADDRESSES_MAX) };
         let bridge = by_name("bridge", &settings).context("there is no module bridge")?;
         let module: Arc<dyn Module> = Arc::from(bridge);
-        let mut fabrics = Fabric::for_workers(&module, workers).map_err(|error| anyhow!(error))?;
+        let mut fabrics = Fabric::for_workers(&module, workers + helpers).map_err(|error| anyhow!(error))?;
         let cards = (0..nics).map(|nic| {
             let settings = PortSettings { name: format!("vm{nic}"), ..PortSettings::default() };
             module.port_added(port_of(nic), &settings).map_err(|error| anyhow!(error))?;
@@ -36,12 +38,12 @@ impl Switch {
             Nic::attach(&mut fabrics, usize::from(nic) % workers, port_of(nic))
         });
         let nics = cards.collect::<Result<Vec<Nic>>>()?;
-        Ok(Self { fabrics, nics })
+        Ok(Self { fabrics, nics, workers })
     }
 
     /// The fabric that a card's rings are at home in.
     pub(crate) fn home(&self, nic: u16) -> usize {
-        usize::from(nic) % self.fabrics.len()
+        usize::from(nic) % self.workers
     }
 
     /// The frames that a visit to a card's transmit ring would take.
@@ -59,6 +61,19 @@ impl Switch {
         let home = self.home(nic);
         let count = self.fabrics[home].visit(ring_of(nic), now_ns);
         taken.extend(self.nics[usize::from(nic)].published.drain(..count));
+    }
+
+    /// The first part of a visit: large frames wait for their home and a helper, all others are copied.
+    pub(crate) fn begin_visit(&mut self, nic: u16, now_ns: u64, taken: &mut Vec<FrameHead>) {
+        let home = self.home(nic);
+        let count = self.fabrics[home].begin_visit(ring_of(nic), now_ns);
+        taken.extend(self.nics[usize::from(nic)].published.drain(..count));
+    }
+
+    /// Packets for a card that a fabric has delivered, and those that it has dropped.
+    pub(crate) fn received(&self, fabric: usize, nic: u16) -> (u64, u64) {
+        let counters = self.fabrics[fabric].counters(port_of(nic));
+        counters.map_or((0, 0), |counters| (counters.tx_packets, counters.tx_drops.total()))
     }
 
     /// Whether packets wait for buffers of any card.

@@ -30,7 +30,7 @@ use crate::{Capabilities, RingId};
 
 /// The result of one step at a ring with large frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SharedStep {
+pub enum SharedStep {
     /// The oldest frame has buffers: it is to be copied, and a further step follows.
     Reserved,
     /// The oldest frame was delivered or dropped under the claim.

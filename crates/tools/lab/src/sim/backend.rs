@@ -20,6 +20,9 @@ impl Simulation {
         if std::mem::take(&mut self.backends[backend].is_armed) {
             self.suppress(backend);
         }
+        if self.helping.is_some() {
+            return self.home_step(backend);
+        }
         if std::mem::take(&mut self.has_new_buffers) {
             return Some(Step { cost_ns: self.costs.visit_ns, bytes: 0, work: Work::Drain });
         }
@@ -50,10 +53,14 @@ impl Simulation {
         }
         let distance = self.machine.distance(cpu, port.cpu);
         let (mut cost_ns, mut bytes) = (self.costs.visit_ns, 0);
+        let stages = &mut self.totals.stages;
+        stages.visit_ns += cost_ns;
         for head in self.switch.next_batch(nic) {
             let frame_bytes = u64::from(head.frame_bytes());
-            cost_ns += self.costs.packet_ns + self.costs.copy_packet_ns;
-            cost_ns += self.model.copy_ns(distance, frame_bytes);
+            let copy_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, frame_bytes);
+            stages.packets_ns += self.costs.packet_ns;
+            stages.own_ns += copy_ns;
+            cost_ns += self.costs.packet_ns + copy_ns;
             bytes += 2 * frame_bytes;
         }
         Some(Step { cost_ns, bytes, work: Work::Visit(nic) })
@@ -166,9 +173,9 @@ impl Simulation {
         heads.iter().for_each(|head| self.order_copies(head.to, thread));
     }
 
-    fn wake_for_room(&mut self, nic: u16) {
+    pub(super) fn wake_for_room(&mut self, nic: u16) {
         if self.ports[usize::from(nic)].wants_room {
-            self.wake(self.guest_thread(nic), None);
+            self.wake_guest(nic, None);
         }
     }
 
@@ -245,7 +252,7 @@ impl Simulation {
     }
 
     /// A worker found packets: adaptive polling learns.
-    fn found(&mut self, thread: usize, nic: u16) {
+    pub(super) fn found(&mut self, thread: usize, nic: u16) {
         let now_ns = self.now_ns;
         if let Some(backend) = self.backends.iter_mut().find(|backend| backend.thread == thread) {
             backend.polling.found(usize::from(nic), now_ns);

@@ -102,7 +102,9 @@ impl Simulation {
             }
         }
         if !self.guests[guest].polls {
-            let is_late = self.switch.nics[nic].rx.arm_calls() && self.architecture == Architecture::Lasthop;
+            let is_late = self.switch.nics[nic].rx.arm_calls()
+                && self.architecture == Architecture::Lasthop
+                && (self.helping.is_none() || !self.switch.nics[nic].arrivals.is_empty());
             self.ports[nic].is_polled = is_late;
         }
     }
@@ -140,6 +142,7 @@ impl Simulation {
             let flow = port.flows[port.next_flow % port.flows.len()];
             port.next_flow += 1;
             if self.flows[flow].sendable(self.now_ns) > 0 {
+                self.flows[flow].request_ns = self.now_ns;
                 return Some(self.flows[flow].send());
             }
         }
@@ -192,6 +195,12 @@ impl Simulation {
             Architecture::HyperSwitch => {
                 self.machine.threads[thread].debt_ns += self.costs.kick_ns;
                 self.drained(thread);
+            }
+            _ if let Some(helping) = &mut self.helping => {
+                helping.be_due();
+                for backend in 0..self.backends.len() {
+                    self.wake(self.backends[backend].thread, Some(thread));
+                }
             }
             _ => {
                 self.has_new_buffers = true;

@@ -11,6 +11,7 @@
 
 mod backend;
 mod guest;
+mod helping;
 mod hyper;
 
 use std::collections::VecDeque;
@@ -30,6 +31,8 @@ use crate::machine::{Machine, Role, ThreadState};
 use crate::model::{Model, SwitchCosts};
 use crate::random::Random;
 use crate::switch::Switch;
+pub(crate) use helping::HelpCounts;
+use helping::Helping;
 
 /// A step takes on work until it costs this much: signals and other threads wait no longer.
 const STEP_NS: u64 = 20_000;
@@ -78,11 +81,17 @@ pub(crate) struct Choices {
     pub(crate) offload: Option<OffloadCriteria>,
     /// Which idle CPU.
     pub(crate) place: PlaceCriteria,
+    /// Whether a home with helpers signals after each frame, instead of at the end of its visit.
+    pub(crate) early_signals: bool,
 }
 
 impl Default for Choices {
     fn default() -> Self {
-        Self { offload: Some(OffloadCriteria::default()), place: PlaceCriteria::default() }
+        Self {
+            offload: Some(OffloadCriteria::default()),
+            place: PlaceCriteria::default(),
+            early_signals: false,
+        }
     }
 }
 
@@ -92,6 +101,8 @@ struct Guest {
     nics: Vec<u16>,
     /// It never sleeps, and no signal is sent to it.
     polls: bool,
+    /// It sleeps for this time between two looks, if it is above 0.
+    nap_ns: u64,
 }
 
 /// A card, as the lab sees it.
@@ -146,6 +157,12 @@ enum Work {
     Publish(usize),
     /// A worker visits a ring.
     Visit(u16),
+    /// A worker with helpers has fetched frames of a ring, and copied them if that is true.
+    Fetch(u16, bool),
+    /// Copies of a worker with helpers are complete.
+    Share(usize),
+    /// A helper has copied a frame.
+    Help(usize),
     /// Frames of a ring are switched, and wait for their copies.
     Switch(u16, Vec<FrameHead>),
     /// Copies are complete.
@@ -212,6 +229,30 @@ struct Totals {
     visits: u64,
     busy_ns: Vec<u64>,
     offloaded: u64,
+    stages: StageTimes,
+}
+
+/// Work of the product's workers and helpers, in ns on an undisturbed CPU.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StageTimes {
+    pub(crate) visit_ns: u64,
+    /// Fetching, and finding destinations.
+    pub(crate) packets_ns: u64,
+    /// Copies of homes.
+    pub(crate) own_ns: u64,
+    /// Copies of helpers.
+    pub(crate) helpers_ns: u64,
+}
+
+impl StageTimes {
+    fn since(self, before: Self) -> Self {
+        Self {
+            visit_ns: self.visit_ns - before.visit_ns,
+            packets_ns: self.packets_ns - before.packets_ns,
+            own_ns: self.own_ns - before.own_ns,
+            helpers_ns: self.helpers_ns - before.helpers_ns,
+        }
+    }
 }
 
 /// The result of a run.
@@ -221,8 +262,18 @@ pub(crate) struct RunResult {
     pub(crate) measured_ns: u64,
     /// Received in it.
     pub(crate) received: Received,
-    /// Work of all CPUs in it.
+    /// Work of all CPUs in it, and of each.
     pub(crate) busy_ns: u64,
+    pub(crate) cpus_ns: Vec<u64>,
+    /// Work of the product's workers and helpers in it.
+    pub(crate) stages: StageTimes,
+    /// The product's helpers, in all of the run.
+    pub(crate) help: HelpCounts,
+    /// CPUs of workers and of guests.
+    pub(crate) worker_cpus: Vec<usize>,
+    pub(crate) guest_cpus: Vec<usize>,
+    /// Times of complete requests in it, sorted.
+    pub(crate) round_trips_ns: Vec<u64>,
     pub(crate) visits: u64,
     /// Copies by helpers in it.
     pub(crate) offloaded: u64,
@@ -245,6 +296,19 @@ impl RunResult {
         self.received.packets as f64 * 1e3 / self.measured_ns as f64
     }
 
+    /// The time within which `percent` of all requests were complete; 0 without requests.
+    pub(crate) fn round_trip_ns(&self, percent: usize) -> u64 {
+        let at = self.round_trips_ns.len() * percent / 100;
+        let last = self.round_trips_ns.len().saturating_sub(1);
+        self.round_trips_ns.get(at.min(last)).copied().unwrap_or(0)
+    }
+
+    /// The busiest of some CPUs, in percent of the measured time.
+    pub(crate) fn busiest_percent(&self, cpus: &[usize]) -> f64 {
+        let most = cpus.iter().filter_map(|cpu| self.cpus_ns.get(*cpu)).max().copied().unwrap_or(0);
+        100.0 * most as f64 / self.measured_ns as f64
+    }
+
     /// Complete requests for each second.
     pub(crate) fn transactions_per_s(&self) -> f64 {
         self.received.transactions as f64 * 1e9 / self.measured_ns as f64
@@ -263,6 +327,8 @@ pub(crate) struct Simulation {
     backends: Vec<Backend>,
     /// The helper of each CPU, and its orders.
     helpers: Vec<usize>,
+    /// The product's helpers, if it has some.
+    helping: Option<Helping>,
     orders: Vec<VecDeque<CopyOrder>>,
     works: Vec<Option<Work>>,
     next_swept: usize,
@@ -286,6 +352,7 @@ impl Simulation {
         choices: Choices,
         nics: u16,
         workers: usize,
+        helper_cpus: &[usize],
     ) -> Result<Self> {
         let mut machine = Machine::new(model);
         let cpus = machine.places.len();
@@ -293,16 +360,21 @@ impl Simulation {
             Architecture::HyperSwitch => (0..cpus).map(|cpu| machine.add(Role::Helper, cpu)).collect(),
             _ => Vec::new(),
         };
+        let costs = architecture.costs(model).clone();
+        let mut switch = Switch::new(nics, workers, helper_cpus.len())?;
+        let poll = (choices, costs.poll_max_ns);
+        let helping = Helping::new(&mut machine, &mut switch, poll, workers, helper_cpus);
         Ok(Self {
             now_ns: 1,
             events: EventQueue::default(),
             machine,
-            switch: Switch::new(nics, workers)?,
+            switch,
             flows: Vec::new(),
             guests: Vec::new(),
             ports: Vec::new(),
             backends: Vec::new(),
             helpers,
+            helping,
             orders: vec![VecDeque::new(); cpus],
             works: (0..cpus).map(|_| None).collect(),
             next_swept: 0,
@@ -314,7 +386,7 @@ impl Simulation {
             architecture,
             choices,
             model: model.clone(),
-            costs: architecture.costs(model).clone(),
+            costs,
         })
     }
 
@@ -325,8 +397,9 @@ impl Simulation {
         self.backends.push(Backend { thread, nics: Vec::new(), next: 0, polling, is_armed: false });
     }
 
-    /// Adds a guest on a CPU with `nics` further cards, bound to the given backend threads.
-    pub(crate) fn add_guest(&mut self, cpu: usize, backends: &[usize], polls: bool) {
+    /// Adds a guest on a CPU with further cards, bound to the given backend threads. With `polls` it never sleeps, but
+    /// for `nap_ns` between two looks.
+    pub(crate) fn add_guest(&mut self, cpu: usize, backends: &[usize], polls: bool, nap_ns: u64) {
         let guest = self.guests.len();
         let thread = self.machine.add(Role::Guest(guest), cpu);
         let first = self.ports.len() as u16;
@@ -358,7 +431,7 @@ impl Simulation {
                 self.switch.nics[usize::from(nic)].rx.suppress_calls();
             }
         }
-        self.guests.push(Guest { thread, nics: (first..).take(backends.len()).collect(), polls });
+        self.guests.push(Guest { thread, nics: (first..).take(backends.len()).collect(), polls, nap_ns });
     }
 
     /// Adds a conversation.
@@ -384,12 +457,21 @@ impl Simulation {
         }
         self.run_until(warm_up_ns.max(1));
         let before = self.totals();
+        self.flows.iter_mut().for_each(|flow| flow.round_trips_ns.clear());
         self.run_until(warm_up_ns + measured_ns);
         let after = self.totals();
         let frames = self.frames();
         let disorder: u64 = self.flows.iter().map(|flow| flow.disorder).sum();
         ensure!(disorder == 0, "{disorder} frames came out of order");
+        self.end_copies();
         let drops = self.switch.check(frames)?;
+        let help = self.helping.as_ref().map_or_else(HelpCounts::default, Helping::counts);
+        ensure!(help.late == 0, "{} CPUs were given back later than after one frame", help.late);
+        let mut round_trips_ns: Vec<u64> =
+            self.flows.iter().flat_map(|flow| flow.round_trips_ns.iter().copied()).collect();
+        round_trips_ns.sort_unstable();
+        let cpus_ns = after.busy_ns.iter().zip(&before.busy_ns).map(|(after, before)| after - before);
+        let cpu_of = |thread: usize| self.machine.threads[thread].cpu;
         let busy = |totals: &Totals| totals.busy_ns.iter().sum::<u64>();
         Ok(RunResult {
             measured_ns,
@@ -399,6 +481,12 @@ impl Simulation {
                 transactions: after.received.transactions - before.received.transactions,
             },
             busy_ns: busy(&after) - busy(&before),
+            cpus_ns: cpus_ns.collect(),
+            stages: after.stages.since(before.stages),
+            help,
+            worker_cpus: self.backends.iter().map(|backend| cpu_of(backend.thread)).collect(),
+            guest_cpus: self.guests.iter().map(|guest| cpu_of(guest.thread)).collect(),
+            round_trips_ns,
             visits: after.visits - before.visits,
             offloaded: after.offloaded - before.offloaded,
             drops,
@@ -454,6 +542,11 @@ impl Simulation {
             }
             Event::Arrive { thread } => {
                 let cpu = self.machine.threads[thread].cpu;
+                let is_wanted =
+                    self.machine.has_helper(cpu) && self.machine.threads[thread].role != Role::Helper;
+                if let Some(helping) = self.helping.as_mut().filter(|_| is_wanted) {
+                    helping.note_wanted(cpu, self.now_ns);
+                }
                 if self.machine.arrive(thread) {
                     self.dispatch(cpu);
                 } else if !self.machine.is_idle(cpu) {
@@ -484,10 +577,13 @@ impl Simulation {
         let (role, cpu) = (self.machine.threads[thread].role, self.machine.threads[thread].cpu);
         if role != Role::Helper {
             self.abandon_orders(cpu);
+            let now_ns = self.now_ns;
+            self.helping.iter_mut().for_each(|helping| helping.note_given_back(cpu, now_ns));
         }
         let step = match role {
             Role::Guest(guest) => self.guest_step(guest),
             Role::Backend(backend) => self.backend_step(backend),
+            Role::Helper if self.helping.is_some() => self.seat_step(cpu),
             Role::Helper => self.helper_step(cpu),
         };
         let debt_ns = std::mem::take(&mut self.machine.threads[thread].debt_ns) + switch_ns;
@@ -495,6 +591,9 @@ impl Simulation {
         let Some(step) = step else { return self.rest(thread) };
         let duration_ns = self.machine.begin(cpu, step.cost_ns + debt_ns, step.bytes, self.now_ns);
         self.works[cpu] = Some(step.work);
+        if let Some(helping) = self.helping.as_mut().filter(|_| role == Role::Helper) {
+            helping.note_step(cpu, duration_ns);
+        }
         let entry = &mut self.machine.threads[thread];
         // A thread that has worked polls anew; a debt alone does not count.
         if step.cost_ns > 0 {
@@ -506,9 +605,13 @@ impl Simulation {
     /// The running thread has nothing to do: it polls for a while, then sleeps.
     fn rest(&mut self, thread: usize) {
         let poll_ns = match self.machine.threads[thread].role {
+            Role::Guest(guest) if self.guests[guest].nap_ns > 0 => 0,
             Role::Guest(guest) => u64::from(self.guests[guest].polls) * u64::MAX / 2,
             Role::Backend(backend) => self.poll_ns(backend),
-            Role::Helper => self.costs.poll_max_ns,
+            Role::Helper => {
+                let cpu = self.machine.threads[thread].cpu;
+                self.helping.as_ref().map_or(self.costs.poll_max_ns, |helping| helping.poll_ns(cpu))
+            }
         };
         let entry = &mut self.machine.threads[thread];
         if entry.poll_until_ns == 0 {
@@ -518,6 +621,7 @@ impl Simulation {
         if until_ns <= self.now_ns {
             entry.poll_until_ns = 0;
             if self.may_sleep(thread) {
+                self.begin_nap(thread);
                 return self.machine.rest(thread, false);
             }
             return self.look_again(thread);
@@ -527,6 +631,15 @@ impl Simulation {
         self.machine.rest(thread, true);
         if until_ns < u64::MAX / 4 {
             self.events.push(until_ns, Event::PollEnd { thread, poll });
+        }
+    }
+
+    /// A guest that sleeps between two looks will look again.
+    fn begin_nap(&mut self, thread: usize) {
+        if let Role::Guest(guest) = self.machine.threads[thread].role
+            && self.guests[guest].nap_ns > 0
+        {
+            self.events.push(self.now_ns + self.guests[guest].nap_ns, Event::PauseEnd { guest });
         }
     }
 
@@ -558,6 +671,9 @@ impl Simulation {
         match work {
             Work::Publish(guest) => self.publish(guest, thread),
             Work::Visit(nic) => self.visit(nic, thread),
+            Work::Fetch(nic, is_copied) => self.fetched(nic, thread, is_copied),
+            Work::Share(backend) => self.shared(backend, thread),
+            Work::Help(seat) => self.helped(seat),
             Work::Switch(nic, heads) => self.switched(nic, heads, thread),
             Work::Copy(orders) => self.copied(&orders, thread),
             Work::Drain => self.drained(thread),
@@ -598,8 +714,19 @@ impl Simulation {
     /// Frames that are copied become visible. A guest that polls sees them by itself.
     fn arrived(&mut self, nic: u16, copier_cpu: usize) {
         self.switch.nics[usize::from(nic)].arrivals.push_back(crate::nic::Arrival { copier_cpu });
-        if self.guests[self.ports[usize::from(nic)].guest].polls {
-            self.wake(self.guest_thread(nic), None);
+        if self.polls(nic) {
+            self.wake_guest(nic, None);
+        }
+    }
+
+    fn polls(&self, nic: u16) -> bool {
+        self.guests[self.ports[usize::from(nic)].guest].polls
+    }
+
+    /// Wakes a guest, unless it looks at its rings at times of its own.
+    fn wake_guest(&mut self, nic: u16, by: Option<usize>) {
+        if self.guests[self.ports[usize::from(nic)].guest].nap_ns == 0 {
+            self.wake(self.guest_thread(nic), by);
         }
     }
 
