@@ -291,10 +291,10 @@ fn fill_lone_with<const NEAR: bool>(
     }
     stages.mark(WorkStage::Queue);
     match NEAR {
-        true if buffer.header_ends_line::<HEADER_BYTES>() => {
-            buffer.fill_with::<_, true>(&PLAIN, header.bytes()).then_some(())?;
+        true => {
+            let compare = buffer.header_ends_line::<HEADER_BYTES>();
+            buffer.fill_with(&PLAIN, header.bytes(), compare).then_some(())?;
         }
-        true => buffer.fill_with::<_, false>(&PLAIN, header.bytes()).then_some(())?,
         false => write(buffer, (source, chain.first), header, offload).ok()?,
     }
     stages.mark(WorkStage::Copy);

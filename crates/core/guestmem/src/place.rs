@@ -171,10 +171,10 @@ impl Place<'_> {
     /// Fills the place with `header` and a frame that is wholly in `image`. If their length differs from the place's,
     /// writes nothing and returns false.
     ///
-    /// With `COMPARE`, a header that is there already is only read. This is worth it where the header has a cache line of
+    /// If the header is to be compared, one that is there already is only read. This is worth it where the header has a cache line of
     /// its own: guest and switch both keep that line in their caches.
     #[inline(always)]
-    pub fn fill_with<const N: usize, const COMPARE: bool>(self, header: &[u8; N], image: &[u8]) -> bool {
+    pub fn fill_with<const N: usize>(self, header: &[u8; N], image: &[u8], compare: bool) -> bool {
         if N + image.len() != self.len as usize {
             return false;
         }
@@ -182,7 +182,7 @@ impl Place<'_> {
         let out = self.start.as_ptr();
         // SAFETY: the place has N + image.len() bytes; header and image are ours.
         unsafe {
-            put_header(header, out, COMPARE);
+            put_header(header, out, compare);
             copy_short(image.as_ptr(), out.add(N), image.len());
         }
         true
@@ -327,7 +327,7 @@ mod tests {
         };
         assert!(place.header_ends_line::<N>() && !place.header_ends_line::<10>());
         let filled = |header: &[u8; N], image: u8| {
-            assert!(place.fill_with::<N, true>(header, &[image; 64]));
+            assert!(place.fill_with(header, &[image; 64], true));
             let mut back = [0; 76];
             map.read(segment, 0, &mut back).unwrap();
             assert_eq!((&back[..N], &back[N..]), (&header[..], &[image; 64][..]));

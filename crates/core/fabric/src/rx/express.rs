@@ -25,7 +25,7 @@ pub(crate) const PLAIN: [u8; HEADER_BYTES] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0
 ///   copy:    header, image, rest                               x n
 ///   complete: used entries                                     x n   published later, by one index store
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Express {
     /// Heads of the next buffers.
     heads: [u16; BATCH_PACKETS_MAX],
@@ -49,12 +49,6 @@ pub(crate) struct ReservedFrame {
     target: Segment,
     source: Segment,
     is_gso: bool,
-}
-
-impl Default for Express {
-    fn default() -> Self {
-        Self { heads: [0; BATCH_PACKETS_MAX], places: [ReservedFrame::default(); BATCH_PACKETS_MAX] }
-    }
 }
 
 impl Express {
@@ -253,7 +247,7 @@ fn copy_short<'h, const COMPARE: bool>(
         };
         if frame.source.is_none()
             || frame.offload.is_gso()
-            || !buffer.place.fill_with::<HEADER_BYTES, COMPARE>(&vnet, frame.header.bytes())
+            || !buffer.place.fill_with(&vnet, frame.header.bytes(), COMPARE)
         {
             break;
         }
