@@ -18,19 +18,19 @@ use lasthop_foreign::ForeignFd;
 use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{ThreadId, ViewWriter};
+use lasthop_sched_view::{FrontEnd, ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::StatsReport;
 use lasthop_api::sched::{
-    GuestReport, PolicyChange, PolicyModes, SchedReport, SeenGuest, ThreadReport, ViewMode, WorkerPolicies,
+    GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode, WorkerPolicies,
 };
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
+use lasthop_shares::Shares;
 
-use super::front_end::FrontEnd;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
@@ -208,6 +208,7 @@ impl Scheduler {
             guests,
             workers: workers.collect(),
             queues: stats.queue_homes(),
+            ..SchedReport::default()
         }
     }
 
@@ -364,11 +365,15 @@ impl Scheduler {
         }
     }
 
-    /// Sets the mode of a policy.
-    pub(super) fn set(&mut self, change: &PolicyChange) -> Result<Value, Fault> {
-        let (policy, mode) = change.resolve()?;
-        self.modes.set(policy, mode);
-        self.told = None;
+    /// Sets the mode of a policy, or of the shares.
+    pub(super) fn set(&mut self, change: &PolicyChange, shares: &mut Shares) -> Result<Value, Fault> {
+        match change.resolve()? {
+            ResolvedChange::Policy(policy, mode) => {
+                self.modes.set(policy, mode);
+                self.told = None;
+            }
+            ResolvedChange::Shares(mode) => shares.set(mode),
+        }
         Ok(Value::Bool(true))
     }
 }

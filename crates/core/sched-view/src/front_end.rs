@@ -2,19 +2,23 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use lasthop_sched_view::ThreadId;
+use crate::thread::ThreadId;
 
 /// The front end of a guest, as its socket names the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FrontEnd {
-    pub(super) pid: i32,
+pub struct FrontEnd {
+    /// As SO_PEERCRED tells it, or of a child.
+    pub pid: i32,
     /// The connection's user; `None` for a child of ours, which is not reaped before its end is noticed.
-    pub(super) user: Option<u32>,
+    pub user: Option<u32>,
 }
 
 impl FrontEnd {
     /// The process, if it still belongs to the connection's user.
-    pub(super) fn process(self) -> Result<ThreadId, String> {
+    ///
+    /// # Errors
+    /// One sentence: it has ended, or is another user's.
+    pub fn process(self) -> Result<ThreadId, String> {
         let Self { pid, user } = self;
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         match owner {
