@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn a_process_that_names_its_threads_at_will_gets_a_bounded_number_of_groups() {
         let (host, _) = host();
-        for tid in 1000..1999 {
+        for tid in 1000..1200 {
             thread(&host, (70, tid), &format!("worker{}", tid % 1000), 'R', 0);
         }
         let mut tender = Tender::new(host.proc(), "lasthop-x".to_owned(), 1);
