@@ -14,7 +14,8 @@ const SKIPPED: &[u8] = b"skip shares: only root with a cpu controller of cgroup 
 /// Whether groups can be made here.
 fn can_share() -> bool {
     let groups = std::fs::read_to_string("/proc/self/cgroup").expect("groups");
-    let has_cpu = |line: &str| line.split(':').nth(1).is_some_and(|all| all.split(',').any(|one| one == "cpu"));
+    let has_cpu =
+        |line: &str| line.split(':').nth(1).is_some_and(|all| all.split(',').any(|one| one == "cpu"));
     let can = geteuid().is_root() && groups.lines().any(has_cpu);
     if !can {
         let _ = std::io::Write::write_all(&mut std::io::stderr(), SKIPPED);
@@ -52,7 +53,8 @@ fn await_shares(group: &Path, process: u32) -> Vec<u32> {
         let threads: Vec<Vec<u32>> =
             below(group).into_iter().map(|share| numbers(share.join("tasks"))).collect();
         let is_its = |tid: &u32| Path::new(&format!("/proc/{process}/task/{tid}")).exists();
-        let are_its = threads.len() == 2 && threads.iter().all(|tids| tids.len() == 1 && tids.iter().all(is_its));
+        let are_its =
+            threads.len() == 2 && threads.iter().all(|tids| tids.len() == 1 && tids.iter().all(is_its));
         are_its.then(|| threads.concat())
     })
 }
@@ -90,16 +92,23 @@ fn an_idle_worker_lends_its_share_to_one_with_packets() {
     let lent = eventually("a share that is lent", || {
         talk(&mut one, &mut two, 500);
         let report = report(&switch);
-        let is = |load: &str| report["threads"].as_array().is_some_and(|all| all.iter().any(|of| of["load"] == load));
+        let is = |load: &str| {
+            report["threads"].as_array().is_some_and(|all| all.iter().any(|of| of["load"] == load))
+        };
         (is("io") && is("idle")).then_some(report)
     });
     let threads = lent["threads"].as_array().expect("threads");
     let weights: Vec<(&str, u64)> = threads
         .iter()
-        .map(|thread| (thread["load"].as_str().expect("a load"), thread["weight"].as_u64().expect("a weight")))
+        .map(|thread| {
+            (thread["load"].as_str().expect("a load"), thread["weight"].as_u64().expect("a weight"))
+        })
         .collect();
     assert!(weights.contains(&("io", 1536)) && weights.contains(&("idle", 512)), "{lent}");
-    assert!(lent["weights_changed"].as_u64() >= Some(2) && lent["periods_lent"].as_u64() >= Some(1), "{lent}");
+    assert!(
+        lent["weights_changed"].as_u64() >= Some(2) && lent["periods_lent"].as_u64() >= Some(1),
+        "{lent}"
+    );
     assert!(switch.ask(&["sched", "show"]).ok().contains(&format!("shares: steal, in {}", group.display())));
     drop((one, two));
     assert!(switch.end().success());

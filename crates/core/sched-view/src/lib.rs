@@ -51,7 +51,7 @@ mod thread;
 mod topology;
 mod writer;
 
-pub use front_end::FrontEnd;
+pub use front_end::FrontEndProcess;
 pub use host::halt_polls;
 pub use host::has_rights;
 pub use lasthop_bpf::EventQueue;

@@ -258,9 +258,11 @@ mod tests {
         // A directory of files cannot be removed, unlike a cgroup; so this one stays.
         let why = group.remove().expect_err("not empty").message;
         assert!(why.starts_with("cannot remove") && why.contains("lasthop-x"), "{why}");
-        for (errno, remedy) in
-            [(Errno::ROFS, "Delegate=cpu that may write"), (Errno::BUSY, "one of its own"), (Errno::INVAL, "this kernel")]
-        {
+        for (errno, remedy) in [
+            (Errno::ROFS, "Delegate=cpu that may write"),
+            (Errno::BUSY, "one of its own"),
+            (Errno::INVAL, "this kernel"),
+        ] {
             let why = failed("write to", Path::new("/f"), &errno.into()).message;
             assert!(why.contains(remedy) && why.contains("/f"), "{why}");
         }

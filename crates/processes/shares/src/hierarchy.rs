@@ -68,8 +68,9 @@ impl Hierarchy {
     pub(crate) fn find(proc: &Path, name: &str) -> Result<Self, Fault> {
         let read = |file: &str| {
             let path = proc.join(file);
-            std::fs::read_to_string(&path)
-                .map_err(|error| Fault::refused(format!("cannot read {}: {error}; mount /proc", path.display())))
+            std::fs::read_to_string(&path).map_err(|error| {
+                Fault::refused(format!("cannot read {}: {error}; mount /proc", path.display()))
+            })
         };
         let (groups, mounts) = (read("self/cgroup")?, read("self/mountinfo")?);
         let of = |version: Version| {
@@ -148,7 +149,8 @@ fn unescaped(text: &str) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [byte, after @ ..] = rest {
-        let octal = after.get(..3).filter(|_| *byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
+        let octal =
+            after.get(..3).filter(|_| *byte == b'\\').and_then(|digits| std::str::from_utf8(digits).ok());
         match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
             Some(escaped) => {
                 bytes.push(escaped);
@@ -176,7 +178,10 @@ mod tests {
         let found = |name| Hierarchy::find(&host.proc(), name).expect("found");
         assert_eq!(found("x"), Hierarchy { version: Version::One, own: host.at("v1 cpu/old") });
         host.file("v2/system.slice/lasthop.service/cgroup.controllers", "cpu pids\n");
-        assert_eq!(found("x"), Hierarchy { version: Version::Two, own: host.at("v2/system.slice/lasthop.service") });
+        assert_eq!(
+            found("x"),
+            Hierarchy { version: Version::Two, own: host.at("v2/system.slice/lasthop.service") }
+        );
         host.file("v2/system.slice/cgroup.controllers", "cpuset\n");
         assert_eq!(found("lasthop.service").own, host.at("v1 cpu/old"), "that of the group above counts");
     }
@@ -206,7 +211,11 @@ mod tests {
     fn without_a_controller_the_error_names_the_remedy() {
         let host = FakeHost::new();
         host.groups("2:cpuset:/\n0::/\n");
-        host.mounts(&[("/", "v2", "cgroup2", "rw"), ("/", "set", "cgroup", "rw,cpuset"), ("/", "tmp", "tmpfs", "rw")]);
+        host.mounts(&[
+            ("/", "v2", "cgroup2", "rw"),
+            ("/", "set", "cgroup", "rw,cpuset"),
+            ("/", "tmp", "tmpfs", "rw"),
+        ]);
         let why = Hierarchy::find(&host.proc(), "x").expect_err("no controller").message;
         assert!(why.contains("Delegate=cpu") && why.contains("shares = \"none\""), "{why}");
         let why = Hierarchy::find(&host.at("nowhere"), "x").expect_err("no proc").message;

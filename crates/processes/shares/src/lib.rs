@@ -51,7 +51,7 @@ pub struct Shares {
     thread: Option<Arc<Shared>>,
 }
 
-/// What the thread and the supervisor share.
+/// The state that the thread and the supervisor have in common.
 #[derive(Debug, Default)]
 struct Shared {
     wanted: Mutex<Wanted>,
@@ -117,7 +117,10 @@ impl Shares {
         let done = locked(&shared.is_done);
         let waited = shared.done.wait_timeout_while(done, END_PATIENCE, |is_done| !*is_done);
         if !*waited.unwrap_or_else(PoisonError::into_inner).0 {
-            warn!("the cgroup {} stays: the kernel does not remove it in time; the next start does", self.name);
+            warn!(
+                "the cgroup {} stays: the kernel does not remove it in time; the next start does",
+                self.name
+            );
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the thread does at a change and in each period: groups made and removed, members moved, weights decided and set.
+//! The steps of the thread, at a change and in each period: groups made and removed, members moved, weights decided and set.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -189,7 +189,12 @@ impl Tender {
         Ok(())
     }
 
-    fn take_thread(&mut self, group: &Group, (tid, pid): (u32, u32), thread: SampledThread) -> Result<(), Fault> {
+    fn take_thread(
+        &mut self,
+        group: &Group,
+        (tid, pid): (u32, u32),
+        thread: SampledThread,
+    ) -> Result<(), Fault> {
         let dir = format!("{}.{tid}", thread.name);
         let credit = group.version.credit();
         group.make_share(&dir, credit)?;
@@ -221,7 +226,9 @@ impl Tender {
         let period_ns = u64::try_from(period.as_nanos()).unwrap_or(u64::MAX);
         for (tid, member) in &mut self.members {
             let thread = SampledThread::read(&self.proc, *tid, *tid);
-            let Some(thread) = thread.filter(|thread| thread.start_ticks == member.start_ticks) else { continue };
+            let Some(thread) = thread.filter(|thread| thread.start_ticks == member.start_ticks) else {
+                continue;
+            };
             let used_ns = thread.used_ns.saturating_sub(member.used_ns);
             member.used_ns = thread.used_ns;
             let is_runnable = thread.is_runnable;
@@ -284,14 +291,18 @@ mod tests {
         host.file("cpu/tasks", "");
         for (pid, parent) in [(here, 1), (70, here), (80, 1)] {
             host.file(&format!("proc/{pid}/status"), &format!("Tgid:\t{pid}\nPPid:\t{parent}\n"));
-            host.file(&format!("proc/{pid}/cgroup"), if pid == here { "1:cpu:/lasthop-x\n" } else { "1:cpu:/\n" });
+            host.file(
+                &format!("proc/{pid}/cgroup"),
+                if pid == here { "1:cpu:/lasthop-x\n" } else { "1:cpu:/\n" },
+            );
         }
         (host, here)
     }
 
     /// Sets a thread's name, state and CPU time.
     fn thread(host: &FakeHost, (pid, tid): (u32, u32), name: &str, state: char, ticks: u64) {
-        let stat = format!("{tid} ({name}) {state} 0 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 0 0 0 0 {} 0\n", tid * 10);
+        let stat =
+            format!("{tid} ({name}) {state} 0 0 0 0 0 0 0 0 0 0 {ticks} 0 0 0 0 0 0 0 {} 0\n", tid * 10);
         host.file(&format!("proc/{pid}/task/{tid}/stat"), &stat);
         // The thread's own directory, as for all threads of a host.
         host.file(&format!("proc/{tid}/task/{tid}/stat"), &stat);

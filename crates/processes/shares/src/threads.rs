@@ -92,7 +92,8 @@ mod tests {
         assert_eq!(thread.used_ns, 2_000_000_000);
         assert_eq!(SampledThread::parse("7 (gone) Z 1 2", 100), None);
         assert_eq!(SampledThread::parse("", 100), None);
-        let packets = ["worker0", "worker63", "io-1", "worker", "worker1234", "io-x", "main", "helper0", "worker-1"];
+        let packets =
+            ["worker0", "worker63", "io-1", "worker", "worker1234", "io-x", "main", "helper0", "worker-1"];
         let packets = packets.map(|name| read(name).expect("a thread").moves_packets());
         assert_eq!(packets, [true, true, true, false, false, false, false, false, false]);
     }

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_device_ports::DevicePort;
 use lasthop_foreign::{ForeignFd, HoldReason, PendingCloses};
-use lasthop_sched_view::FrontEnd;
+use lasthop_sched_view::FrontEndProcess;
 use log::{info, warn};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -369,8 +369,8 @@ impl Port {
     }
 
     /// The process at the other end and its user, if the system tells.
-    pub(super) fn front_end(&self) -> Option<FrontEnd> {
-        Some(FrontEnd { pid: self.peer_pid?, user: Some(self.peer_user?) })
+    pub(super) fn front_end(&self) -> Option<FrontEndProcess> {
+        Some(FrontEndProcess { pid: self.peer_pid?, user: Some(self.peer_user?) })
     }
 
     /// Notes how a connection ended.

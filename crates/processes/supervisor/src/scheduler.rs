@@ -18,14 +18,15 @@ use lasthop_foreign::ForeignFd;
 use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{FrontEnd, ThreadId, ViewWriter};
+use lasthop_sched_view::{FrontEndProcess, ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::StatsReport;
 use lasthop_api::sched::{
-    GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode, WorkerPolicies,
+    GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode,
+    WorkerPolicies,
 };
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
@@ -50,7 +51,7 @@ const DRIVER_THREADS: &str = "io-";
 /// An attached guest, by its front end and the user's choice; or a device port, by the driver process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attached {
-    front_end: Option<FrontEnd>,
+    front_end: Option<FrontEndProcess>,
     choice: ThreadChoice,
     is_device: bool,
 }
@@ -240,7 +241,7 @@ impl Attached {
     /// A device port; `driver` is the process that serves it.
     fn device(driver: Option<u32>) -> Self {
         let pid = driver.and_then(|pid| i32::try_from(pid).ok());
-        let front_end = pid.map(|pid| FrontEnd { pid, user: None });
+        let front_end = pid.map(|pid| FrontEndProcess { pid, user: None });
         Self { front_end, choice: ThreadChoice::Named(DRIVER_THREADS.to_owned()), is_device: true }
     }
 }
@@ -395,13 +396,13 @@ fn key(thread: ThreadId) -> (u32, u64) {
 mod tests {
     use super::*;
 
-    fn attached(front_end: Option<FrontEnd>) -> Attached {
+    fn attached(front_end: Option<FrontEndProcess>) -> Attached {
         Attached { front_end, choice: ThreadChoice::Auto, is_device: false }
     }
 
-    fn own_process() -> FrontEnd {
+    fn own_process() -> FrontEndProcess {
         let pid = i32::try_from(std::process::id()).expect("a pid");
-        FrontEnd { pid, user: Some(rustix::process::geteuid().as_raw()) }
+        FrontEndProcess { pid, user: Some(rustix::process::geteuid().as_raw()) }
     }
 
     #[test]
@@ -458,7 +459,7 @@ mod tests {
     #[test]
     fn guests_are_those_that_are_attached_now() {
         let (mut scheduler, now) = (Scheduler::new(ViewMode::Auto), Instant::now());
-        let guest = |pid| attached(Some(FrontEnd { pid, user: Some(0) }));
+        let guest = |pid| attached(Some(FrontEndProcess { pid, user: Some(0) }));
         scheduler.note_guests(BTreeMap::from([(1, guest(7)), (2, attached(None))]), now);
         scheduler.guests.get_mut(&1).expect("there").process = Some(ThreadId { tid: 7, start_ticks: 3 });
         scheduler.note_guests(BTreeMap::from([(1, guest(7))]), now);

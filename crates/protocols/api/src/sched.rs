@@ -65,9 +65,9 @@ impl FromStr for SharesMode {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        [Self::None, Self::Group, Self::Steal].into_iter().find(|mode| mode.as_str() == text).ok_or_else(|| {
-            Fault::params(format!("shares must be \"none\", \"group\" or \"steal\", not \"{text}\""))
-        })
+        [Self::None, Self::Group, Self::Steal].into_iter().find(|mode| mode.as_str() == text).ok_or_else(
+            || Fault::params(format!("shares must be \"none\", \"group\" or \"steal\", not \"{text}\"")),
+        )
     }
 }
 
