@@ -173,7 +173,7 @@ fn the_mode_changes_while_the_service_runs() {
         let now = std::fs::read_to_string(format!("/proc/{process}/cgroup")).expect("groups");
         assert_eq!(now, home, "process {process}");
     }
-    let refused = switch.ask(&["sched", "set", "shares=more"]).refused();
+    let refused = switch.ask(&["sched", "set", "shares=more"]).err;
     assert!(refused.contains("\"steal\""), "{refused}");
     assert!(switch.end().success());
 }

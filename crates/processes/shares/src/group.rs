@@ -46,15 +46,33 @@ impl Group {
         self.dir.is_dir()
     }
 
-    /// Makes the group with this process in it. One of an earlier supervisor is used.
-    pub(crate) fn make(&self, weight: u32) -> Result<(), Fault> {
+    /// Makes the group with all of our processes in it. One of an earlier supervisor is used.
+    pub(crate) fn make(&self, weight: u32, is_ours: impl Fn(u32) -> bool) -> Result<(), Fault> {
         make_dir(&self.dir)?;
         self.take_process(std::process::id())?;
+        self.take_neighbours(is_ours)?;
         if self.version == Version::Two {
             // A group of version 2 gives controllers to those below it once it has no process itself.
             enable(&self.own)?;
         }
         write(&self.dir.join(self.version.weight_file()), weight.min(self.version.weight_max()))
+    }
+
+    /// Moves our processes that were started beside this one: the children of children, too. Others may come meanwhile.
+    fn take_neighbours(&self, is_ours: impl Fn(u32) -> bool) -> Result<(), Fault> {
+        for _ in 0..LISTINGS_MAX {
+            let ours: Vec<u32> =
+                members(&self.own.join(PROCESSES))?.into_iter().filter(|pid| is_ours(*pid)).collect();
+            if ours.is_empty() {
+                break;
+            }
+            for pid in ours {
+                if self.take_process(pid)? == Moved::Yes && !is_ours(pid) {
+                    self.return_process(pid)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Moves a process into the group, with all of its threads.
@@ -127,21 +145,27 @@ impl Group {
 /// Moves all members of one list to another.
 fn empty(from: &Path, to: &Path) -> Result<(), Fault> {
     for _ in 0..LISTINGS_MAX {
-        let members = match std::fs::read_to_string(from) {
-            Ok(members) => members,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(failed("read", from, &error)),
-        };
-        let members: Vec<u32> = members.lines().filter_map(|line| line.parse().ok()).collect();
-        // 0 is a process that another PID namespace hides.
-        if members.iter().all(|member| *member == 0) {
+        let members = members(from)?;
+        if members.is_empty() {
             break;
         }
-        for member in members.into_iter().filter(|member| *member > 0) {
+        for member in members {
             move_to(to, member)?;
         }
     }
     Ok(())
+}
+
+/// The processes or threads of a list; none if there is no list.
+fn members(file: &Path) -> Result<Vec<u32>, Fault> {
+    match std::fs::read_to_string(file) {
+        // 0 is a process that another PID namespace hides.
+        Ok(text) => {
+            Ok(text.lines().filter_map(|line| line.parse().ok()).filter(|number| *number > 0).collect())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(failed("read", file, &error)),
+    }
 }
 
 fn move_to(file: &Path, number: u32) -> Result<Moved, Fault> {
@@ -221,7 +245,7 @@ mod tests {
         let host = FakeHost::new();
         host.file("own/tasks", "");
         let group = group(&host, Version::One);
-        group.make(1 << 20).expect("made");
+        group.make(1 << 20, |_| false).expect("made");
         assert_eq!(host.read("own/lasthop-x/cpu.shares"), "262144", "the most that the kernel takes");
         assert_eq!(host.read("own/lasthop-x/cgroup.procs"), std::process::id().to_string());
         group.make_share("worker0.7", 1024).expect("made");
@@ -237,7 +261,7 @@ mod tests {
         let host = FakeHost::new();
         host.file("own/cgroup.subtree_control", "");
         let group = group(&host, Version::Two);
-        group.make(200).expect("made");
+        group.make(200, |_| false).expect("made");
         assert_eq!(host.read("own/cgroup.subtree_control"), "+cpu");
         assert_eq!(host.read("own/lasthop-x/cpu.weight"), "200");
         group.make_share("io-0.9", 100).expect("made");
@@ -248,13 +272,24 @@ mod tests {
     }
 
     #[test]
+    fn our_processes_beside_this_one_come_along_and_strangers_stay() {
+        let host = FakeHost::new();
+        host.file("own/cgroup.procs", "5\n0\n6\n");
+        let group = group(&host, Version::Two);
+        let asked = std::cell::Cell::new(0);
+        group.make(100, |pid| pid == 6 && asked.replace(asked.get() + 1) < 2).expect("made");
+        assert_eq!(host.read("own/lasthop-x/cgroup.procs"), "6");
+        assert_eq!(host.read("own/cgroup.subtree_control"), "+cpu");
+    }
+
+    #[test]
     fn errors_name_the_file_and_the_remedy() {
         let host = FakeHost::new();
         let group = group(&host, Version::One);
-        let why = group.make(1).expect_err("own is missing").message;
+        let why = group.make(1, |_| false).expect_err("own is missing").message;
         assert!(why.contains("own/lasthop-x: ") && why.ends_with("set shares = \"none\""), "{why}");
         host.file("own/tasks", "");
-        group.make(1).expect("made");
+        group.make(1, |_| false).expect("made");
         // A directory of files cannot be removed, unlike a cgroup; so this one stays.
         let why = group.remove().expect_err("not empty").message;
         assert!(why.starts_with("cannot remove") && why.contains("lasthop-x"), "{why}");

@@ -139,6 +139,13 @@ impl Shares {
     }
 }
 
+impl Drop for Shares {
+    /// Also at a start that fails.
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
 impl Shared {
     fn tell(&self, wanted: &Wanted) {
         locked(&self.wanted).clone_from(wanted);

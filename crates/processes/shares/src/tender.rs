@@ -144,7 +144,13 @@ impl Tender {
         }
         self.forget();
         let group = Group::new(&Hierarchy::find(&self.proc, &self.name)?, &self.name);
-        group.make(group.version.credit().saturating_mul(self.workers.max(1)))?;
+        let weight = group.version.credit().saturating_mul(self.workers.max(1));
+        let here = std::process::id();
+        if let Err(fault) = group.make(weight, |pid| is_below(&self.proc, pid, here)) {
+            // Half a group is of no use.
+            let _ = group.remove();
+            return Err(fault);
+        }
         info!("Lasthop's processes are in the cgroup {}", group.dir.display());
         self.report.group = Some(group.dir.display().to_string());
         self.group = Some(group.clone());

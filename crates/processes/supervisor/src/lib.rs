@@ -256,7 +256,7 @@ impl Supervisor {
             control_group,
             datapath_devices: run.datapath_devices.clone(),
             scheduler: Scheduler::new(run.scheduler_view),
-            shares: Shares::new(dir, run.shares, settings.workers.0),
+            shares: Shares::new(dir, run.shares, run.switch.workers.0),
             stage: Stage::Starting,
             configured: run.configured(),
         })
