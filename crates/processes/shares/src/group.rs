@@ -49,6 +49,9 @@ impl Group {
     /// Makes the group with all of our processes in it. One of an earlier supervisor is used.
     pub(crate) fn make(&self, weight: u32, is_ours: impl Fn(u32) -> bool) -> Result<(), Fault> {
         make_dir(&self.dir)?;
+        // As a killed supervisor left it, the group of version 2 takes no process: it passes a controller on, and so does the
+        // one above, in which this process is.
+        self.take_controllers_back()?;
         self.take_process(std::process::id())?;
         self.take_neighbours(is_ours)?;
         if self.version == Version::Two {
@@ -127,6 +130,15 @@ impl Group {
         if !self.exists() {
             return Ok(());
         }
+        self.take_controllers_back()?;
+        empty(&self.dir.join(PROCESSES), &self.own.join(PROCESSES))?;
+        remove_dir(&self.dir)
+    }
+}
+
+impl Group {
+    /// Removes the shares; with version 2 no group passes on the controller after that.
+    fn take_controllers_back(&self) -> Result<(), Fault> {
         for share in self.shares() {
             self.remove_share(&share)?;
         }
@@ -137,8 +149,7 @@ impl Group {
                 disable(&self.own)?;
             }
         }
-        empty(&self.dir.join(PROCESSES), &self.own.join(PROCESSES))?;
-        remove_dir(&self.dir)
+        Ok(())
     }
 }
 
