@@ -40,6 +40,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod front_end;
 pub mod guest_threads;
 mod host;
 pub mod layout;
@@ -50,6 +51,7 @@ mod thread;
 mod topology;
 mod writer;
 
+pub use front_end::FrontEndProcess;
 pub use host::halt_polls;
 pub use host::has_rights;
 pub use lasthop_bpf::EventQueue;

@@ -11,6 +11,7 @@
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
 //!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
 //!   [place]     which idle CPU                               else: none
+//!   [steal_credit]   whose share of the CPU an idle thread lends, each second; needs no view
 //! ```
 //!
 //! **Contract.** No clock, no descriptor, no thread, no allocation. The same arguments give the same decision. Times
@@ -45,6 +46,7 @@ mod notify;
 mod offload;
 mod place;
 mod policy;
+mod shares;
 mod transmit;
 
 pub use guest::GuestView;
@@ -56,6 +58,7 @@ pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{CopyShares, OffloadCriteria, PendingCopies, offload, spread};
 pub use place::{CpuDistance, CpuPlace, PlaceCriteria, distance, place};
 pub use policy::{Mode, Modes, Policy};
+pub use shares::{ThreadLoad, ThreadShare, ThreadUse, steal_credit};
 pub use transmit::{Transmit, TransmitRing, transmit};
 
 #[cfg(test)]

@@ -44,7 +44,6 @@ mod driver;
 mod driver_reports;
 mod fdb;
 mod flows;
-mod front_end;
 mod handover;
 mod lifecycle;
 mod orders;
@@ -85,7 +84,7 @@ use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
-use lasthop_api::sched::ViewMode;
+use lasthop_api::sched::{SharesMode, ViewMode};
 use lasthop_api::settings::{StandbyMode, SwitchSettings, TunnelGro};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::Reaper;
@@ -98,6 +97,7 @@ use lasthop_runtime::hangs::HangWatch;
 use lasthop_runtime::notify::Manager;
 use lasthop_runtime::poller::{Interest, PollEvent, Poller};
 use lasthop_runtime::signals::Signals;
+use lasthop_shares::Shares;
 
 use controller::ControllerProcess;
 use datapath_clients::DatapathClients;
@@ -138,6 +138,8 @@ pub struct RunSettings {
     pub datapath_devices: Option<DevicePatterns>,
     /// Whether the view of the host's scheduler is opened.
     pub scheduler_view: ViewMode,
+    /// How threads share the CPUs.
+    pub shares: SharesMode,
     /// Whether a second switch process waits for the end of the first.
     pub standby: StandbyMode,
     /// Whether packets out of tunnels are joined.
@@ -215,6 +217,7 @@ struct Supervisor {
     control_group: Option<String>,
     datapath_devices: Option<DevicePatterns>,
     scheduler: Scheduler,
+    shares: Shares,
     stage: Stage,
     /// Switches and ports of file and flags.
     configured: ConfiguredNames,
@@ -253,6 +256,7 @@ impl Supervisor {
             control_group,
             datapath_devices: run.datapath_devices.clone(),
             scheduler: Scheduler::new(run.scheduler_view),
+            shares: Shares::new(dir, run.shares, run.switch.workers.0),
             stage: Stage::Starting,
             configured: run.configured(),
         })
@@ -288,6 +292,8 @@ impl Supervisor {
             );
             let states = (serves && self.out.switch_process.process.is_up(), !is_quiet);
             self.standby.settle(states, &mut self.ports, &self.switches, &mut self.out, Instant::now());
+            let switch = self.out.switch_process.process.pid();
+            self.shares.settle(&[switch, driver], &[self.controller.process.pid(), self.standby.pid()]);
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());

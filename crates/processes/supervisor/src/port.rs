@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_device_ports::DevicePort;
 use lasthop_foreign::{ForeignFd, HoldReason, PendingCloses};
+use lasthop_sched_view::FrontEndProcess;
 use log::{info, warn};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
@@ -26,7 +27,6 @@ use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 
-use super::front_end::FrontEnd;
 use super::placeholder::Placeholder;
 
 /// How long a second connection may wait for the first one's hang-up, which may be pending: on a busy machine for
@@ -369,8 +369,8 @@ impl Port {
     }
 
     /// The process at the other end and its user, if the system tells.
-    pub(super) fn front_end(&self) -> Option<FrontEnd> {
-        Some(FrontEnd { pid: self.peer_pid?, user: Some(self.peer_user?) })
+    pub(super) fn front_end(&self) -> Option<FrontEndProcess> {
+        Some(FrontEndProcess { pid: self.peer_pid?, user: Some(self.peer_user?) })
     }
 
     /// Notes how a connection ended.

@@ -373,6 +373,7 @@ mod tests {
             control_group: None,
             datapath_devices: None,
             scheduler_view: Default::default(),
+            shares: Default::default(),
             standby: Default::default(),
             tunnel_gro: Default::default(),
             switch: SwitchSettings::new(Settings::default()).expect("defaults"),

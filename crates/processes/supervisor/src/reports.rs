@@ -12,6 +12,7 @@ use lasthop_api::settings::SwitchSettings;
 
 use lasthop_api::switches::SwitchName;
 use lasthop_runtime::fault::Fault;
+use lasthop_shares::Shares;
 use serde_json::Value;
 
 use super::Supervisor;
@@ -38,6 +39,7 @@ pub(super) struct Reports<'a> {
     pub(super) driver: &'a Driver,
     pub(super) controller: &'a ControllerProcess,
     pub(super) scheduler: &'a Scheduler,
+    pub(super) shares: &'a Shares,
     pub(super) standby: &'a Standby,
     pub(super) datapath_clients: &'a DatapathClients,
 }
@@ -56,6 +58,7 @@ impl Supervisor {
             driver: &self.ports.driver,
             controller: &self.controller,
             scheduler: &self.scheduler,
+            shares: &self.shares,
             standby: &self.standby,
             datapath_clients: &self.datapath_clients,
         }
@@ -65,7 +68,8 @@ impl Supervisor {
 impl Reports<'_> {
     /// The answer to "sched.show".
     pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
-        self.scheduler.report(|number| self.ports.name_of(number), stats)
+        let report = self.scheduler.report(|number| self.ports.name_of(number), stats);
+        SchedReport { shares: self.shares.report(), ..report }
     }
 
     /// For the doctor; `None` if the view is off.

@@ -18,19 +18,20 @@ use lasthop_foreign::ForeignFd;
 use lasthop_sched::{Activity, Modes};
 use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{ThreadId, ViewWriter};
+use lasthop_sched_view::{FrontEndProcess, ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
 use lasthop_api::report::StatsReport;
 use lasthop_api::sched::{
-    GuestReport, PolicyChange, PolicyModes, SchedReport, SeenGuest, ThreadReport, ViewMode, WorkerPolicies,
+    GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode,
+    WorkerPolicies,
 };
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
+use lasthop_shares::Shares;
 
-use super::front_end::FrontEnd;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
@@ -50,7 +51,7 @@ const DRIVER_THREADS: &str = "io-";
 /// An attached guest, by its front end and the user's choice; or a device port, by the driver process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Attached {
-    front_end: Option<FrontEnd>,
+    front_end: Option<FrontEndProcess>,
     choice: ThreadChoice,
     is_device: bool,
 }
@@ -208,6 +209,7 @@ impl Scheduler {
             guests,
             workers: workers.collect(),
             queues: stats.queue_homes(),
+            ..SchedReport::default()
         }
     }
 
@@ -239,7 +241,7 @@ impl Attached {
     /// A device port; `driver` is the process that serves it.
     fn device(driver: Option<u32>) -> Self {
         let pid = driver.and_then(|pid| i32::try_from(pid).ok());
-        let front_end = pid.map(|pid| FrontEnd { pid, user: None });
+        let front_end = pid.map(|pid| FrontEndProcess { pid, user: None });
         Self { front_end, choice: ThreadChoice::Named(DRIVER_THREADS.to_owned()), is_device: true }
     }
 }
@@ -364,11 +366,15 @@ impl Scheduler {
         }
     }
 
-    /// Sets the mode of a policy.
-    pub(super) fn set(&mut self, change: &PolicyChange) -> Result<Value, Fault> {
-        let (policy, mode) = change.resolve()?;
-        self.modes.set(policy, mode);
-        self.told = None;
+    /// Sets the mode of a policy, or of the shares.
+    pub(super) fn set(&mut self, change: &PolicyChange, shares: &mut Shares) -> Result<Value, Fault> {
+        match change.resolve()? {
+            ResolvedChange::Policy(policy, mode) => {
+                self.modes.set(policy, mode);
+                self.told = None;
+            }
+            ResolvedChange::Shares(mode) => shares.set(mode),
+        }
         Ok(Value::Bool(true))
     }
 }
@@ -390,13 +396,13 @@ fn key(thread: ThreadId) -> (u32, u64) {
 mod tests {
     use super::*;
 
-    fn attached(front_end: Option<FrontEnd>) -> Attached {
+    fn attached(front_end: Option<FrontEndProcess>) -> Attached {
         Attached { front_end, choice: ThreadChoice::Auto, is_device: false }
     }
 
-    fn own_process() -> FrontEnd {
+    fn own_process() -> FrontEndProcess {
         let pid = i32::try_from(std::process::id()).expect("a pid");
-        FrontEnd { pid, user: Some(rustix::process::geteuid().as_raw()) }
+        FrontEndProcess { pid, user: Some(rustix::process::geteuid().as_raw()) }
     }
 
     #[test]
@@ -453,7 +459,7 @@ mod tests {
     #[test]
     fn guests_are_those_that_are_attached_now() {
         let (mut scheduler, now) = (Scheduler::new(ViewMode::Auto), Instant::now());
-        let guest = |pid| attached(Some(FrontEnd { pid, user: Some(0) }));
+        let guest = |pid| attached(Some(FrontEndProcess { pid, user: Some(0) }));
         scheduler.note_guests(BTreeMap::from([(1, guest(7)), (2, attached(None))]), now);
         scheduler.guests.get_mut(&1).expect("there").process = Some(ThreadId { tid: 7, start_ticks: 3 });
         scheduler.note_guests(BTreeMap::from([(1, guest(7))]), now);

@@ -67,6 +67,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "scheduler-view",
     "helper-cpus",
     "offload",
+    "shares",
     "standby",
     "tunnel-gro",
     "huge-pages",

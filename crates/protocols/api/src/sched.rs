@@ -33,6 +33,74 @@ impl FromStr for ViewMode {
     }
 }
 
+/// How Lasthop's threads share the CPUs with each other and with the rest of the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum SharesMode {
+    /// As the host has it: each thread for itself.
+    #[default]
+    None,
+    /// All processes in one cgroup.
+    Group,
+    /// In addition, each thread that moves packets has a share of its own, and idle ones lend theirs.
+    Steal,
+}
+
+impl SharesMode {
+    /// The name of the setting, as for a policy.
+    pub const NAME: &str = "shares";
+
+    /// The word that users write.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Group => "group",
+            Self::Steal => "steal",
+        }
+    }
+}
+
+impl FromStr for SharesMode {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        [Self::None, Self::Group, Self::Steal].into_iter().find(|mode| mode.as_str() == text).ok_or_else(
+            || Fault::params(format!("shares must be \"none\", \"group\" or \"steal\", not \"{text}\"")),
+        )
+    }
+}
+
+/// Lasthop's cgroup, and the shares in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SharesReport {
+    /// none, group or steal.
+    pub mode: SharesMode,
+    /// The directory of the cgroup, if there is one.
+    pub group: Option<String>,
+    /// Why the mode is not in effect, with the remedy.
+    pub why: Option<String>,
+    /// With steal: the threads that have shares of their own.
+    pub threads: Vec<ShareReport>,
+    /// Weights that were set since the start, beside first ones.
+    pub weights_changed: u64,
+    /// Periods in which at least one thread got a part of what others lent.
+    pub periods_lent: u64,
+}
+
+/// A thread with a share of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShareReport {
+    pub name: String,
+    pub tid: u32,
+    /// Its weight while nothing is lent.
+    pub credit: u32,
+    /// The present one.
+    pub weight: u32,
+    /// idle, some or io.
+    pub load: String,
+}
+
 /// The policies.
 pub const POLICIES: [Policy; 6] = Policy::ALL;
 
@@ -83,12 +151,25 @@ pub struct PolicyChange {
     pub mode: String,
 }
 
+/// A change in effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResolvedChange {
+    /// Of a policy that uses the view.
+    Policy(Policy, Mode),
+    /// Of the shares.
+    Shares(SharesMode),
+}
+
 impl PolicyChange {
     /// # Errors
     /// One sentence that names the policies or the modes.
-    pub fn resolve(&self) -> Result<(Policy, Mode), Fault> {
+    pub fn resolve(&self) -> Result<ResolvedChange, Fault> {
+        if self.policy == SharesMode::NAME {
+            return self.mode.parse().map(ResolvedChange::Shares);
+        }
         let Some(policy) = policy_named(&self.policy) else {
             let names = POLICIES.map(Policy::name).join(", ");
+            let names = format!("{names}, {}", SharesMode::NAME);
             return Err(Fault::params(format!(
                 "there is no policy \"{}\"; the policies are: {names}",
                 self.policy
@@ -97,7 +178,7 @@ impl PolicyChange {
         let mode = mode_of(&self.mode).ok_or_else(|| {
             Fault::params(format!("the mode of a policy is on, off or auto, not \"{}\"", self.mode))
         })?;
-        Ok((policy, mode))
+        Ok(ResolvedChange::Policy(policy, mode))
     }
 }
 
@@ -245,6 +326,9 @@ pub struct SchedReport {
     /// The running queue pairs, by port and number.
     #[serde(default)]
     pub queues: Vec<QueueHome>,
+    /// Earlier supervisors do not tell.
+    #[serde(default)]
+    pub shares: SharesReport,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -369,10 +453,16 @@ mod tests {
     #[test]
     fn changes_name_a_policy_and_a_mode() {
         let change: PolicyChange = "look=off".parse().expect("a change");
-        assert_eq!(change.resolve(), Ok((Policy::Look, Mode::Off)));
-        for (text, remedy) in
-            [("look", "look=off"), ("telepathy=on", "look, yield"), ("yield=1", "on, off or auto")]
-        {
+        assert_eq!(change.resolve(), Ok(ResolvedChange::Policy(Policy::Look, Mode::Off)));
+        let change: PolicyChange = "shares=steal".parse().expect("a change");
+        assert_eq!(change.resolve(), Ok(ResolvedChange::Shares(SharesMode::Steal)));
+        for (text, remedy) in [
+            ("look", "look=off"),
+            ("telepathy=on", "look, yield"),
+            ("telepathy=on", "offload, shares"),
+            ("yield=1", "on, off or auto"),
+            ("shares=on", "\"none\", \"group\" or \"steal\""),
+        ] {
             let fault = text.parse::<PolicyChange>().expect_err(text);
             assert!(fault.message.contains(remedy), "{text}: {fault}");
         }

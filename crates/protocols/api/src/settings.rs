@@ -13,7 +13,7 @@ use crate::device_patterns::DevicePatterns;
 use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::offload_bounds::OffloadBounds;
-use crate::sched::ViewMode;
+use crate::sched::{SharesMode, ViewMode};
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::upcalls::UpcallBounds;
 use crate::workers::Workers;
@@ -82,6 +82,11 @@ pub struct Settings {
     #[arg(long, value_name = "bytes=N,packets=N,idle=group|cpu,reach=llc|node|all")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<OffloadBounds>,
+    /// CPU shares: each thread for itself (none), all processes in a cgroup of their own (group), and threads without packets
+    /// lend half of their share to those with packets (steal) [default: none]
+    #[arg(long, value_name = "none|group|steal")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shares: Option<SharesMode>,
     /// Keep a second switch process that continues with all guests as soon as the first dies (on), or start one then (off)
     /// [default: off]
     #[arg(long, value_name = "on|off")]
@@ -148,6 +153,7 @@ impl Settings {
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
             helper_cpus: self.helper_cpus.or(other.helper_cpus),
             offload: self.offload.or(other.offload),
+            shares: self.shares.or(other.shares),
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
             huge_pages: self.huge_pages.or(other.huge_pages),
@@ -205,6 +211,7 @@ impl SwitchSettings {
             scheduler_view: _,
             helper_cpus,
             offload,
+            shares: _,
             standby: _,
             tunnel_gro: _,
             huge_pages,

@@ -69,7 +69,7 @@ use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::offload_bounds::OffloadBounds;
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
-use lasthop_api::sched::ViewMode;
+use lasthop_api::sched::{SharesMode, ViewMode};
 use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
@@ -171,6 +171,9 @@ struct File {
     helper_cpus: Option<CpuList>,
     /// Frames that helpers copy: of this many bytes on average (1536 to 65536), how many may wait for them (2 to 256), the part of the machine that has to be idle, and the farthest CPU.
     offload: Option<OffloadBounds>,
+    /// CPU shares: each thread for itself, all processes in a cgroup of their own, or there with threads without packets that lend half of their share to those with packets.
+    #[schemars(extend("default" = SharesMode::default()))]
+    shares: Option<SharesMode>,
     /// A second switch process waits for the end of the first, and then continues with all guests.
     #[schemars(extend("default" = StandbyMode::default()))]
     standby: Option<StandbyMode>,
@@ -256,6 +259,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         scheduler_view: file.scheduler_view,
         helper_cpus: file.helper_cpus,
         offload: file.offload,
+        shares: file.shares,
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
         huge_pages: file.huge_pages,

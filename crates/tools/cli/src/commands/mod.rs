@@ -306,8 +306,9 @@ enum SchedCommand {
     },
     /// Set a policy until the service ends
     Set {
-        /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain)
-        #[arg(value_name = "POLICY=on|off|auto")]
+        /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain); or
+        /// shares=none, group or steal
+        #[arg(value_name = "POLICY=MODE")]
         change: PolicyChange,
     },
 }

@@ -94,7 +94,7 @@ fn told(dir: &Path, args: &RunArgs) -> Result<RunSettings, Fault> {
 fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fault> {
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
-    let standby = asked.standby.unwrap_or_default();
+    let (shares, standby) = (asked.shares.unwrap_or_default(), asked.standby.unwrap_or_default());
     let (scheduler_view, tunnel_gro) =
         (asked.scheduler_view.unwrap_or_default(), asked.tunnel_gro.unwrap_or_default());
     let switch = SwitchSettings::new(asked)?;
@@ -115,6 +115,7 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
         control_group,
         datapath_devices,
         scheduler_view,
+        shares,
         standby,
         tunnel_gro,
         switch,

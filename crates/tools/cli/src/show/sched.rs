@@ -1,8 +1,8 @@
 //! The view of the host's scheduler.
 
 use lasthop_api::sched::{
-    DecisionLine, GuestReport, GuestThreadCounts, PolicyCounts, SchedReport, SchedTrace, ThreadReport,
-    WorkerPolicies,
+    DecisionLine, GuestReport, GuestThreadCounts, PolicyCounts, SchedReport, SchedTrace, SharesReport,
+    ThreadReport, WorkerPolicies,
 };
 
 use super::table::Table;
@@ -21,7 +21,7 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         let used = if policy.is_used { "yes" } else { "no" };
         policies.row([policy.name.clone(), policy.mode.clone(), used.to_owned()]);
     }
-    let mut parts = vec![format!("{view}\n"), policies.text()];
+    let mut parts = vec![format!("{view}\n"), policies.text(), shares(&report.shares)];
     if !report.queues.is_empty() {
         let mut queues = Table::new(&["VNIC", ">QUEUE", ">WORKER"]);
         for home in &report.queues {
@@ -43,6 +43,27 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         }
     }
     parts.join("\n")
+}
+
+/// The cgroup of the processes, and the shares of threads in it.
+fn shares(report: &SharesReport) -> String {
+    let mode = report.mode.as_str();
+    let text = match (&report.why, &report.group) {
+        (Some(why), _) => format!("shares: {mode}, not in effect: {why}\n"),
+        (None, Some(group)) => format!("shares: {mode}, in {group}\n"),
+        (None, None) => format!("shares: {mode}\n"),
+    };
+    if report.threads.is_empty() {
+        return text;
+    }
+    let mut threads = Table::new(&["THREAD", ">TID", "LOAD", ">CREDIT", ">WEIGHT"]);
+    for thread in &report.threads {
+        let numbers = [thread.credit, thread.weight].map(|number| number.to_string());
+        let [credit, weight] = numbers;
+        threads.row([thread.name.clone(), thread.tid.to_string(), thread.load.clone(), credit, weight]);
+    }
+    let (changed, lent) = (report.weights_changed, report.periods_lent);
+    format!("{text}{}weights changed {changed} times; shares lent in {lent} periods\n", threads.text())
 }
 
 /// A table of the workers' counts. The first heading is that of their numbers.
@@ -183,7 +204,7 @@ fn threads_text(threads: &[ThreadReport]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lasthop_api::sched::PolicyCounts;
+    use lasthop_api::sched::{PolicyCounts, ShareReport, SharesMode};
     use lasthop_sched::{Mode, Modes, Policy};
 
     #[test]
@@ -215,6 +236,7 @@ mod tests {
                         notify          auto  no\n\
                         transmit-timer  auto  no\n\
                         offload         auto  no\n\n\
+                        shares: none\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
                         vm2   7        -     no names\n\n\
@@ -231,6 +253,34 @@ mod tests {
         assert_eq!(rows[0], ["1", "CPU", "3", "9", "0", "0", "0"]);
         assert_eq!(rows[1], ["0", "-", "0", "0", "0", "0"]);
         assert!(threads_text(&(0..11).map(thread).collect::<Vec<_>>()).ends_with("and 3 more"));
+    }
+
+    #[test]
+    fn shares_have_a_line_for_each_thread_or_the_reason() {
+        let thread = |name: &str, load: &str, weight| ShareReport {
+            name: name.to_owned(),
+            tid: 7,
+            credit: 1024,
+            weight,
+            load: load.to_owned(),
+        };
+        let mut report = SharesReport {
+            mode: SharesMode::Steal,
+            group: Some("/sys/fs/cgroup/cpu/lasthop-x".to_owned()),
+            threads: vec![thread("worker0", "io", 1536), thread("worker1", "idle", 512)],
+            weights_changed: 2,
+            periods_lent: 3,
+            ..SharesReport::default()
+        };
+        let expected = "shares: steal, in /sys/fs/cgroup/cpu/lasthop-x\n\
+                        THREAD   TID  LOAD  CREDIT  WEIGHT\n\
+                        worker0    7  io      1024    1536\n\
+                        worker1    7  idle    1024     512\n\
+                        weights changed 2 times; shares lent in 3 periods\n";
+        assert_eq!(shares(&report), expected);
+        report.why = Some("no controller".to_owned());
+        assert!(shares(&report).starts_with("shares: steal, not in effect: no controller\n"));
+        assert_eq!(shares(&SharesReport::default()), "shares: none\n");
     }
 
     #[test]

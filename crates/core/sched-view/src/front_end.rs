@@ -2,19 +2,23 @@
 
 use std::os::unix::fs::MetadataExt;
 
-use lasthop_sched_view::ThreadId;
+use crate::thread::ThreadId;
 
 /// The front end of a guest, as its socket names the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FrontEnd {
-    pub(super) pid: i32,
+pub struct FrontEndProcess {
+    /// As SO_PEERCRED tells it, or of a child.
+    pub pid: i32,
     /// The connection's user; `None` for a child of ours, which is not reaped before its end is noticed.
-    pub(super) user: Option<u32>,
+    pub user: Option<u32>,
 }
 
-impl FrontEnd {
+impl FrontEndProcess {
     /// The process, if it still belongs to the connection's user.
-    pub(super) fn process(self) -> Result<ThreadId, String> {
+    ///
+    /// # Errors
+    /// One sentence: it has ended, or is another user's.
+    pub fn process(self) -> Result<ThreadId, String> {
         let Self { pid, user } = self;
         let owner = std::fs::metadata(format!("/proc/{pid}")).map(|process| process.uid());
         match owner {
@@ -40,12 +44,16 @@ mod tests {
     #[test]
     fn a_front_end_of_another_user_or_one_that_is_gone_is_refused() {
         let pid = i32::try_from(std::process::id()).expect("a pid");
-        assert!(FrontEnd { pid, user: Some(own_user()) }.process().is_ok());
-        let forged = FrontEnd { pid, user: Some(own_user() + 1) }.process().expect_err("another user's");
+        assert!(FrontEndProcess { pid, user: Some(own_user()) }.process().is_ok());
+        let forged =
+            FrontEndProcess { pid, user: Some(own_user() + 1) }.process().expect_err("another user's");
         assert!(forged.contains(&format!("user {}", own_user() + 1)), "{forged}");
-        assert!(FrontEnd { pid, user: None }.process().is_ok(), "one of our own");
+        assert!(FrontEndProcess { pid, user: None }.process().is_ok(), "one of our own");
         assert!(
-            FrontEnd { pid: i32::MAX, user: Some(own_user()) }.process().expect_err("none").contains("ended")
+            FrontEndProcess { pid: i32::MAX, user: Some(own_user()) }
+                .process()
+                .expect_err("none")
+                .contains("ended")
         );
     }
 }
