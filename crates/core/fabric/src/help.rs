@@ -154,7 +154,7 @@ impl Fabric {
         let board = &self.senders.board;
         self.helping = self.helping.or_else(|| board.inbox(self.senders.worker).orders.pop());
         let Some(ring) = self.helping else { return HelpStep::Idle };
-        let step = self.receivers.share_step(ring, &mut tools!(self), &mut self.shared, wants_more);
+        let step = self.begin_sharing(ring, wants_more);
         if step == SharedStep::Nothing || !wants_more {
             self.end_order(ring);
         }
@@ -169,7 +169,7 @@ impl Fabric {
     /// The second part: copies the frame.
     pub fn copy_help(&mut self) {
         let Some(ring) = self.helping else { return };
-        self.receivers.copy_shared(ring, &mut tools!(self), &mut self.shared);
+        self.copy_sharing(ring);
     }
 
     /// The ring of this helper's order; at a home the next one at which large frames of its visit wait. For tests and the

@@ -55,7 +55,9 @@ pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
-pub use offload::{CopyShares, OffloadCriteria, PendingCopies, offload, spread};
+pub use offload::{
+    CopyShares, HELPER_TURN_VISITS, OffloadCriteria, PendingCopies, offload, share_of_home, spread,
+};
 pub use place::{CpuDistance, CpuPlace, PlaceCriteria, distance, place};
 pub use policy::{Mode, Modes, Policy};
 pub use shares::{ThreadLoad, ThreadShare, ThreadUse, steal_credit};

@@ -48,6 +48,21 @@ pub struct CopyShares {
     pub helper: u32,
 }
 
+/// Visits after which the frames of a port may go to another helper: its turn for [`spread`](crate::spread()).
+pub const HELPER_TURN_VISITS: u64 = 1024;
+
+/// How many of a visit's copies its home shares with a helper; `None`: none. `waiting`: packets that wait for their copies
+/// already. One frame alone is not shared.
+///
+/// The first frame that either of the two copies is published at once, so a receiver that sleeps is woken early without
+/// further measures.
+#[must_use]
+pub fn share_of_home(packets: u32, bytes: u64, waiting: u32, criteria: OffloadCriteria) -> Option<u32> {
+    let pending = PendingCopies { packets, bytes, is_receiver_blocked: false };
+    let room = criteria.helper_packets_max.saturating_sub(waiting);
+    Some(offload(&pending, room, criteria).helper).filter(|shared| *shared > 1)
+}
+
 /// Divides pending copies. `helper_room`: packets that the CPU which [`place`](crate::place()) found may still take; 0 if
 /// there is none.
 #[must_use]

@@ -17,7 +17,7 @@ pub fn threads(pid: impl Display) -> impl Iterator<Item = i32> {
 }
 
 /// The entries of a directory whose names are numbers.
-fn numbers(dir: &Path) -> impl Iterator<Item = i32> + use<> {
+pub fn numbers(dir: &Path) -> impl Iterator<Item = i32> + use<> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
@@ -33,10 +33,17 @@ pub fn text(pid: impl Display, file: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
+/// The name of a line of proc_pid_stat(5), and its fields behind it, from the state on, which that page counts as 3. The name may
+/// contain anything, brackets included.
+pub fn stat_fields(stat: &str) -> Option<(&str, impl Iterator<Item = &str>)> {
+    let (head, fields) = stat.rsplit_once(") ")?;
+    let (_, name) = head.split_once(" (")?;
+    Some((name, fields.split_ascii_whitespace()))
+}
+
 /// The state of a process's first thread, as in proc_pid_stat(5).
 fn state(pid: impl Display) -> Option<char> {
-    // The fields follow the name, which may contain anything.
-    text(pid, "stat")?.rsplit_once(") ")?.1.chars().next()
+    stat_fields(&text(pid, "stat")?)?.1.next()?.chars().next()
 }
 
 /// CPU time of the threads of a process, in nanoseconds; 0 if it does not exist.
@@ -61,9 +68,8 @@ pub struct CpuTimes {
 /// CPU time of one thread of a process; `None` if it does not exist.
 pub fn cpu_times(pid: impl Display, thread: i32) -> Option<CpuTimes> {
     let stat = text(pid, &format!("task/{thread}/stat"))?;
-    // The fields follow the name, which may contain anything: from field 3 of proc_pid_stat(5) on; 14 and 15 are
-    // needed.
-    let mut fields = stat.rsplit_once(") ")?.1.split_whitespace().skip(11);
+    // From field 3 on; 14 and 15 are needed.
+    let mut fields = stat_fields(&stat)?.1.skip(14 - 3);
     let ticks_per_second = rustix::param::clock_ticks_per_second() as f64;
     let mut seconds = || Some(fields.next()?.parse::<u64>().ok()? as f64 / ticks_per_second);
     Some(CpuTimes { user_s: seconds()?, kernel_s: seconds()? })
@@ -127,14 +133,11 @@ fn standing_of(stats: impl Iterator<Item = Option<String>>) -> Standing {
     let mut standing = Standing::Ended;
     // A thread that disappeared after it was listed has ended.
     for stat in stats.flatten() {
-        let Some((name, fields)) = stat.rsplit_once(") ") else { return Standing::Runs };
-        match fields.chars().next() {
-            Some('Z' | 'X') => {}
-            Some('D') if standing == Standing::Ended => {
-                let name = name.split_once(" (").map_or(name, |(_, name)| name);
-                standing = Standing::Stuck(name.to_owned());
-            }
-            Some('D') => {}
+        let Some((name, mut fields)) = stat_fields(&stat) else { return Standing::Runs };
+        match fields.next() {
+            Some("Z" | "X") => {}
+            Some("D") if standing == Standing::Ended => standing = Standing::Stuck(name.to_owned()),
+            Some("D") => {}
             _ => return Standing::Runs,
         }
     }

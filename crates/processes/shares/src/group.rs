@@ -70,21 +70,27 @@ impl Group {
                 break;
             }
             for pid in ours {
-                if self.take_process(pid)? == Moved::Yes && !is_ours(pid) {
-                    self.return_process(pid)?;
-                }
+                self.take_ours(pid, &is_ours)?;
             }
         }
         Ok(())
     }
 
+    /// Moves a process of ours into the group. Its number may have become another's meanwhile: that one is returned.
+    pub(crate) fn take_ours(&self, pid: u32, is_ours: impl Fn(u32) -> bool) -> Result<(), Fault> {
+        if self.take_process(pid)? == Moved::Yes && !is_ours(pid) {
+            self.return_process(pid)?;
+        }
+        Ok(())
+    }
+
     /// Moves a process into the group, with all of its threads.
-    pub(crate) fn take_process(&self, pid: u32) -> Result<Moved, Fault> {
+    fn take_process(&self, pid: u32) -> Result<Moved, Fault> {
         move_to(&self.dir.join(PROCESSES), pid)
     }
 
     /// Moves a process out of the group, to where we were started.
-    pub(crate) fn return_process(&self, pid: u32) -> Result<Moved, Fault> {
+    fn return_process(&self, pid: u32) -> Result<Moved, Fault> {
         move_to(&self.own.join(PROCESSES), pid)
     }
 
@@ -134,9 +140,7 @@ impl Group {
         empty(&self.dir.join(PROCESSES), &self.own.join(PROCESSES))?;
         remove_dir(&self.dir)
     }
-}
 
-impl Group {
     /// Removes the shares; with version 2 no group passes on the controller after that.
     fn take_controllers_back(&self) -> Result<(), Fault> {
         for share in self.shares() {

@@ -165,11 +165,7 @@ impl Tender {
         if groups(pid) == groups(here) || !is_below(&self.proc, pid, here) {
             return Ok(());
         }
-        // Its number may have become another's meanwhile.
-        if group.take_process(pid)? == Moved::Yes && !is_below(&self.proc, pid, here) {
-            group.return_process(pid)?;
-        }
-        Ok(())
+        group.take_ours(pid, |pid| is_below(&self.proc, pid, here))
     }
 
     /// Gives a share to each new thread that moves packets, and forgets those that have ended.

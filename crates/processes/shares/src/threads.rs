@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use lasthop_runtime::procfs;
+
 use crate::bounds::{ANCESTORS_MAX, THREADS_MAX};
 
 /// Names of threads that move packets (`engine/threads.rs`, `driver/io.rs`), each followed by a number.
@@ -31,10 +33,8 @@ impl SampledThread {
     }
 
     fn parse(stat: &str, ticks_per_second: u64) -> Option<Self> {
-        // The name may have any bytes, brackets included.
-        let (head, fields) = stat.rsplit_once(") ")?;
-        let (_, name) = head.split_once(" (")?;
-        let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
+        let (name, fields) = procfs::stat_fields(stat)?;
+        let fields: Vec<&str> = fields.collect();
         let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
         let ticks = number(USER_FIELD)?.checked_add(number(SYSTEM_FIELD)?)?;
         let state = *fields.first()?;
@@ -59,9 +59,8 @@ impl SampledThread {
 
 /// The threads of a process; none if it has ended.
 pub(crate) fn threads_of(proc: &Path, pid: u32) -> impl Iterator<Item = u32> {
-    let entries = std::fs::read_dir(proc.join(format!("{pid}/task"))).into_iter().flatten();
-    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).take(THREADS_MAX)
+    let numbers = procfs::numbers(&proc.join(format!("{pid}/task")));
+    numbers.filter_map(|tid| u32::try_from(tid).ok()).take(THREADS_MAX)
 }
 
 /// Whether the thread of this number, which may be another one by now, is of process `first` or its descendants.

@@ -1,18 +1,14 @@
 //! The product's search for a helper (`engine/helper_finder.rs`, `engine/helpers.rs`), by a snapshot of the modelled CPUs.
-//! The decisions `offload`, `spread` and `place` are those of `lasthop-sched`.
+//! The decisions `share_of_home`, `spread` and `place` are those of `lasthop-sched`.
 
 use std::sync::{Arc, Mutex};
 
 use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies};
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuDistance, CpuPlace, OffloadCriteria, PendingCopies, PlaceCriteria, distance, offload, place, spread,
+    CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, distance, place,
+    share_of_home, spread,
 };
-
-/// Visits after which a port's frames may go to another helper, as `TURN_VISITS` of the engine.
-const TURN_VISITS: u64 = 1024;
-/// Fewer frames are not shared, as in the engine.
-const SHARED_PACKETS_MIN: u32 = 2;
 
 /// The product's criteria: `offload` of the configuration (docs/user/operating.md).
 pub(crate) fn usual_offload() -> OffloadCriteria {
@@ -59,23 +55,18 @@ impl HelperDesk {
         let has_helper = |cpu: usize| self.helper_cpus.contains(&cpu);
         let is_far = |cpu: usize| distance(&self.places, receiver, cpu) > CpuDistance::Llc;
         let is_idle = |cpu: usize| self.is_idle[cpu] && cpu != self.own_cpu && (!far_only || is_far(cpu));
-        let turn = spread(port.0, (self.counts.shared / TURN_VISITS) as u32);
+        let turn = spread(port.0, (self.counts.shared / HELPER_TURN_VISITS) as u32);
         place(&self.places, has_helper, is_idle, receiver, turn, criteria)
     }
 
     fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
         let LargeCopies { packets, bytes, waiting } = copies;
-        let pending = PendingCopies { packets, bytes, is_receiver_blocked: false };
-        let room = self.offload.helper_packets_max.saturating_sub(waiting);
-        let shares = offload(&pending, room, self.offload);
-        if shares.helper < SHARED_PACKETS_MIN {
-            return None;
-        }
+        let shared = share_of_home(packets, bytes, waiting, self.offload)?;
         let receiver = self.guest_cpus[port.index() - 1].unwrap_or(self.own_cpu);
         let cpu = self.choose(receiver, port, self.place, false);
         self.count(receiver, port, cpu);
         let seat = self.helper_cpus.iter().position(|at| Some(*at) == cpu)?;
-        Some(HelpShare { helper: (self.first + seat) as u8, packets: shares.helper })
+        Some(HelpShare { helper: (self.first + seat) as u8, packets: shared })
     }
 
     fn count(&mut self, receiver: usize, port: PortId, chosen: Option<usize>) {

@@ -58,8 +58,7 @@ fn shares(report: &SharesReport) -> String {
     }
     let mut threads = Table::new(&["THREAD", ">TID", "LOAD", ">CREDIT", ">WEIGHT"]);
     for thread in &report.threads {
-        let numbers = [thread.credit, thread.weight].map(|number| number.to_string());
-        let [credit, weight] = numbers;
+        let [credit, weight] = [thread.credit, thread.weight].map(|number| number.to_string());
         threads.row([thread.name.clone(), thread.tid.to_string(), thread.load.clone(), credit, weight]);
     }
     let (changed, lent) = (report.weights_changed, report.periods_lent);
