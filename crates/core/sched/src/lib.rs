@@ -11,6 +11,7 @@
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
 //!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
 //!   [place]     which idle CPU                               else: none
+//!   [gather]      which threads share a last-level cache, each second; needs no view
 //!   [steal_credit]   whose share of the CPU an idle thread lends, each second; needs no view
 //! ```
 //!
@@ -40,6 +41,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bounds;
+mod gather;
 mod guest;
 mod look;
 mod notify;
@@ -49,6 +51,7 @@ mod policy;
 mod shares;
 mod transmit;
 
+pub use gather::{BATCHES_PER_SLICE, BatchFlow, GatheredThread, SLICE_NS, gather};
 pub use guest::GuestView;
 pub use guest::{Activity, CpuState, Occupant, ThreadState};
 pub use look::{LastOffer, Occupancy, occupy};
