@@ -63,6 +63,15 @@ impl SavedCounters {
         saved
     }
 
+    /// The counters of one worker, whose process may still count. `read` fills bytes from a place of the port's memory; false if it cannot.
+    #[must_use]
+    pub fn of_worker(worker: usize, mut read: impl FnMut(&mut [u8], u64) -> bool) -> Option<Self> {
+        let mut bytes = vec![0; NAMES_BYTES + PAGE_BYTES];
+        let (names, page) = bytes.split_at_mut(NAMES_BYTES);
+        let is_read = worker < WORKERS_MAX && read(names, 0) && read(page, page_of(worker) as u64);
+        is_read.then(|| Self::of_words(&bytes))
+    }
+
     /// Reads the words behind the names.
     pub(crate) fn of_words(bytes: &[u8]) -> Self {
         let (names, pages) = bytes.split_at_checked(NAMES_BYTES).unwrap_or_default();

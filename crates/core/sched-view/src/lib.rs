@@ -59,4 +59,5 @@ pub use offsets::OffsetError;
 pub use reader::ViewReader;
 pub use reader::WakeUps;
 pub use thread::{ThreadError, ThreadId};
+pub use topology::cpu_places;
 pub use writer::{TrackError, TrackedThread, ViewOpenError, ViewWriter};

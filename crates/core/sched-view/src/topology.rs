@@ -14,7 +14,7 @@ const SYSTEM: &str = "/sys/devices/system";
 /// The place of each CPU, by number. A CPU without such files (offline, or a machine that does not tell) has a second-level
 /// cache of its own, and shares the rest with all others.
 #[must_use]
-pub(crate) fn cpu_places() -> Vec<CpuPlace> {
+pub fn cpu_places() -> Vec<CpuPlace> {
     places_in(Path::new(SYSTEM))
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use lasthop_bpf::{Btf, Link, LoadError, Map, Program, WritableWords};
-use lasthop_sched::{Activity, CpuPlace, Occupant};
+use lasthop_sched::{Activity, Occupant};
 use rustix::time::{ClockId, clock_gettime};
 use thiserror::Error;
 
@@ -17,7 +17,6 @@ use crate::offsets::{MigrateEvent, OffsetError, SwitchEvent, TaskEvent, TaskOffs
 use crate::programs::{self, ProgramError, ViewMaps};
 use crate::reader::ViewReader;
 use crate::thread::{ThreadError, ThreadId, ThreadStat, is_in_host_pid_namespace};
-use crate::topology::cpu_places;
 
 const WORD_BYTES: u32 = 8;
 
@@ -110,7 +109,6 @@ pub struct ViewWriter {
     enter_thread: Program,
     links: Vec<Link>,
     /// By CPU number.
-    places: Vec<CpuPlace>,
     tracked: HashMap<u32, TrackedThread>,
     /// Free slots.
     free: Vec<Slot>,
@@ -143,7 +141,6 @@ impl ViewWriter {
             maps,
             events,
             links: Vec::new(),
-            places: cpu_places(),
             tracked: HashMap::new(),
             free: (0..THREADS_MAX as u16).rev().filter_map(|number| Slot::new(number, 0)).collect(),
         })
@@ -159,11 +156,6 @@ impl ViewWriter {
     /// worker 0 and the following ones.
     pub fn wake_up_descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         std::iter::once(self.maps.wake_ups.as_fd()).chain(self.maps.queues.iter().map(AsFd::as_fd))
-    }
-
-    /// The numbers of group, last-level cache and node of each CPU ([`CpuPlace`]), as they were when the view was opened.
-    pub fn numbered_places(&self) -> impl Iterator<Item = (u16, u16, u16)> + '_ {
-        self.places.iter().map(|place| (place.group, place.llc, place.node))
     }
 
     /// The view, in this process.

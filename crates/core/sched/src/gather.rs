@@ -101,8 +101,10 @@ impl CacheDomain {
     /// domain, and by threads that are here.
     fn score(&self, cluster: &Cluster, before: &[GatheredThread]) -> (u64, usize, usize) {
         let is_here = |thread: &usize| self.cpus.contains(&before[*thread].cpu);
-        let votes: u64 = cluster.votes.iter().filter(|(fixed, _)| is_here(fixed)).map(|(_, batches)| batches).sum();
-        let stayed = cluster.threads.iter().filter(|thread| before[**thread].domain == Some(self.number)).count();
+        let votes: u64 =
+            cluster.votes.iter().filter(|(fixed, _)| is_here(fixed)).map(|(_, batches)| batches).sum();
+        let stayed =
+            cluster.threads.iter().filter(|thread| before[**thread].domain == Some(self.number)).count();
         let bonus = if stayed > 0 { votes / 3 } else { 0 };
         (votes.saturating_add(bonus), stayed, cluster.threads.iter().filter(|thread| is_here(thread)).count())
     }
@@ -124,7 +126,8 @@ fn clusters(before: &[GatheredThread], flows: &[BatchFlow], threshold: u64, larg
         one.is_some() && one == other
     };
     let needed = |flow: &BatchFlow| if is_together(flow) { threshold / 2 } else { threshold };
-    let is_known = |flow: &&BatchFlow| flow.ends.0.max(flow.ends.1) < before.len() && flow.ends.0 != flow.ends.1;
+    let is_known =
+        |flow: &&BatchFlow| flow.ends.0.max(flow.ends.1) < before.len() && flow.ends.0 != flow.ends.1;
     let mut busy: Vec<BatchFlow> =
         flows.iter().filter(is_known).filter(|flow| flow.batches > needed(flow)).copied().collect();
     busy.sort_by_key(|flow| (std::cmp::Reverse(flow.batches), flow.ends));
@@ -218,9 +221,17 @@ mod tests {
         let decision = decided(threads.clone(), &[flow(0, 1, 900), flow(0, 2, 800)]);
         assert_eq!(decision, [Some(0); 3], "two of three were there");
         threads.iter_mut().zip(&decision).for_each(|(thread, domain)| thread.domain = *domain);
-        assert_eq!(decided(threads.clone(), &[flow(0, 1, 76)]), [Some(0), Some(0), None], "half suffices to stay");
+        assert_eq!(
+            decided(threads.clone(), &[flow(0, 1, 76)]),
+            [Some(0), Some(0), None],
+            "half suffices to stay"
+        );
         threads.iter_mut().for_each(|thread| thread.cpu = 6);
-        assert_eq!(decided(threads, &[flow(0, 1, 900)])[..2], [Some(0); 2], "a wrong CPU is no reason to move");
+        assert_eq!(
+            decided(threads, &[flow(0, 1, 900)])[..2],
+            [Some(0); 2],
+            "a wrong CPU is no reason to move"
+        );
     }
 
     #[test]

@@ -44,6 +44,7 @@ pub mod bounds;
 mod gather;
 mod guest;
 mod look;
+mod measured;
 mod notify;
 mod offload;
 mod place;
@@ -56,6 +57,7 @@ pub use guest::GuestView;
 pub use guest::{Activity, CpuState, Occupant, ThreadState};
 pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
+pub use measured::{GROUP_NS_MAX, LLC_NS_MAX, LineTime, measured_places};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{

@@ -11,9 +11,8 @@ use lasthop_sched::{CpuPlace, CpuState, GuestView, Policy};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
 
-use lasthop_api::sched::{
-    CpuPlaceNumbers, DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest,
-};
+use lasthop_api::placement::CpuPlaceNumbers;
+use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
 use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 

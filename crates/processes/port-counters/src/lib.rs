@@ -23,6 +23,7 @@ use std::time::SystemTime;
 
 use lasthop_engine::{PORT_COUNTERS_BYTES, SavedCounters, former_writes};
 use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
+use lasthop_module_api::BATCH_PACKETS_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 use lasthop_api::orders::Answer;
@@ -32,6 +33,8 @@ use lasthop_runtime::procfs;
 
 /// The name of a worker's thread, without its number.
 const THREAD_NAME: &str = "worker";
+/// As many packets as a worker takes from a ring in one visit (`BATCH_PACKETS_MAX`).
+const PACKETS_PER_BATCH: u64 = BATCH_PACKETS_MAX as u64;
 
 /// The switch's own port has none: packets of the control plane count at the ports that they came from.
 const INTERNAL: &str = "internal";
@@ -76,6 +79,19 @@ impl LifetimeCounters {
     /// The start of its counters, in milliseconds since 1970.
     pub fn since_ms(&self) -> u64 {
         self.since_ms
+    }
+
+    /// Batches of packets that each of the first `workers` workers of the present switch process passed to the guest or took from
+    /// it: each signal counts, and 32 packets do. Those that cannot be read count as 0.
+    pub fn batches(&self, workers: usize) -> Vec<u64> {
+        let batches = |worker| {
+            let of_worker = SavedCounters::of_worker(worker, |bytes, at| {
+                rustix::io::pread(&self.memory, &mut *bytes, at) == Ok(bytes.len())
+            });
+            let PortCounters { rx_packets, tx_packets, signals, .. } = of_worker.unwrap_or_default().counters;
+            signals.saturating_add(rx_packets.saturating_add(tx_packets) / PACKETS_PER_BATCH)
+        };
+        (0..workers).map(batches).collect()
     }
 
     /// A copy of the descriptor, for the switch.

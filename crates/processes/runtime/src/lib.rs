@@ -31,3 +31,4 @@ pub mod procfs;
 pub mod sandbox;
 pub mod signals;
 mod sys;
+pub mod thread_sample;

@@ -8,8 +8,6 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// Threads with shares of their own: 64 workers, and the threads of the driver process. A process that names more
 /// threads like this gets no more groups.
 pub(crate) const SHARES_MAX: usize = 128;
-/// Threads of a process that are looked at: one for each session, and some more.
-pub(crate) const THREADS_MAX: usize = 4096;
 /// Parents of a process that are looked at: the processes are children of the supervisor, and one a grandchild.
 pub(crate) const ANCESTORS_MAX: usize = 4;
 /// A mode that cannot take effect is tried again after this time.

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 
 use lasthop_api::sched::{ShareReport, SharesMode, SharesReport};
 use lasthop_runtime::fault::Fault;
+use lasthop_runtime::thread_sample::{SampledThread, threads_of};
 use lasthop_sched::{ThreadLoad, ThreadShare, ThreadUse, steal_credit};
 use log::{info, warn};
 
 use crate::bounds::{PERIOD, REMOVAL_PAUSE, REMOVALS_MAX, RETRY, SHARES_MAX};
 use crate::group::{Group, Moved};
 use crate::hierarchy::Hierarchy;
-use crate::threads::{SampledThread, is_below, threads_of};
+use crate::threads::is_below;
 
 /// The mode that the supervisor wants, and its processes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

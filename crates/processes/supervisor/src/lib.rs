@@ -82,6 +82,7 @@ use rustix::fs::Mode;
 use lasthop_api::acl::AclRule;
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::StaticEntry;
+use lasthop_api::placement::{PlacementBatches, PlacementMode};
 use lasthop_api::port::PortSpec;
 use lasthop_api::rundir::{RunDir, control_socket, datapath_socket};
 use lasthop_api::sched::{SharesMode, ViewMode};
@@ -90,6 +91,7 @@ use lasthop_api::switches::SwitchSpec;
 use lasthop_children::Reaper;
 use lasthop_fd_store::RecordStore;
 use lasthop_listeners::{ApiClients, ApiSources, ListenSocket};
+use lasthop_placement::{PacketProcesses, ThreadPlacement};
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
@@ -138,6 +140,10 @@ pub struct RunSettings {
     pub datapath_devices: Option<DevicePatterns>,
     /// Whether the view of the host's scheduler is opened.
     pub scheduler_view: ViewMode,
+    /// Which threads are brought into one last-level cache.
+    pub placement: PlacementMode,
+    /// From how many batches on.
+    pub placement_batches: PlacementBatches,
     /// How threads share the CPUs.
     pub shares: SharesMode,
     /// Whether a second switch process waits for the end of the first.
@@ -217,6 +223,7 @@ struct Supervisor {
     control_group: Option<String>,
     datapath_devices: Option<DevicePatterns>,
     scheduler: Scheduler,
+    placement: ThreadPlacement,
     shares: Shares,
     stage: Stage,
     /// Switches and ports of file and flags.
@@ -256,6 +263,7 @@ impl Supervisor {
             control_group,
             datapath_devices: run.datapath_devices.clone(),
             scheduler: Scheduler::new(run.scheduler_view),
+            placement: ThreadPlacement::new(dir, run.placement, run.placement_batches),
             shares: Shares::new(dir, run.shares, run.switch.workers.0),
             stage: Stage::Starting,
             configured: run.configured(),
@@ -288,12 +296,15 @@ impl Supervisor {
                 driver,
                 serves,
                 &mut self.out.switch_process,
+                self.placement.cpu_places(),
                 Instant::now(),
             );
             let states = (serves && self.out.switch_process.process.is_up(), !is_quiet);
             self.standby.settle(states, &mut self.ports, &self.switches, &mut self.out, Instant::now());
             let switch = self.out.switch_process.process.pid();
             self.shares.settle(&[switch, driver], &[self.controller.process.pid(), self.standby.pid()]);
+            let ports = || self.ports.placed(self.settings.workers.0, driver);
+            self.placement.tend(PacketProcesses { switch, driver }, ports, Instant::now());
             self.proceed_with_clients();
             self.watch_channels();
             self.deposit(Instant::now());
@@ -355,6 +366,7 @@ impl Supervisor {
             self.controller.due(),
             self.out.store.due(),
             self.datapath_clients.due(),
+            self.placement.due(),
         ]);
         // Channels with waiting messages have deadlines, too.
         let others = others.chain([

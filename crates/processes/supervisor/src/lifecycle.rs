@@ -289,6 +289,7 @@ impl Supervisor {
         self.ports.driver = Driver::retired(&self.settings, &self.reaper);
         self.controller = ControllerProcess::new(&self.settings, &self.reaper);
         self.reaper.await_all(DEATH_PATIENCE);
+        self.placement.end();
         self.shares.end();
     }
 }

@@ -18,6 +18,7 @@ use lasthop_api::report::HUNG_UP;
 use lasthop_api::settings::TunnelGro;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Caller, check_absolute};
+use lasthop_placement::{AttachedGuest, PlacedPort};
 use lasthop_port_counters::PortCounterTable;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::{Interest, Poller};
@@ -27,6 +28,7 @@ use super::driver::Driver;
 use super::port::Port;
 use super::port_table::PortTable;
 use super::question::{OrderPurpose, switch_process_down};
+use super::scheduler::attached_guest;
 use super::sessions::Sessions;
 use super::source::Source;
 use super::switch_table::SwitchTable;
@@ -55,6 +57,17 @@ impl Ports {
     pub(super) fn new(dir: &Path, driver: Driver, tunnel_gro: TunnelGro) -> Self {
         let (sessions, counters) = (Sessions::default(), PortCounterTable::default());
         Self { table: PortTable::new(dir, tunnel_gro), sessions, counters, driver }
+    }
+
+    /// The attached ports, with batches of each of the first `workers` workers. `driver` is the driver process.
+    pub(super) fn placed(&self, workers: usize, driver: Option<u32>) -> Vec<PlacedPort> {
+        let placed = |(number, port): (&u32, &Port)| {
+            let is_device = port.device().is_some();
+            let guest = if is_device { AttachedGuest::device(driver) } else { attached_guest(port) };
+            let batches = self.counters.by_port.get(number)?.batches(workers);
+            Some(PlacedPort { number: *number, guest, batches })
+        };
+        self.table.all.iter().filter(|(_, port)| port.is_attached()).filter_map(placed).collect()
     }
 
     /// Adds a port. The reply comes when the switch has it.

@@ -373,6 +373,8 @@ mod tests {
             control_group: None,
             datapath_devices: None,
             scheduler_view: Default::default(),
+            placement: Default::default(),
+            placement_batches: Default::default(),
             shares: Default::default(),
             standby: Default::default(),
             tunnel_gro: Default::default(),

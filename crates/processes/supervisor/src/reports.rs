@@ -11,6 +11,7 @@ use lasthop_api::sched::{SchedReport, ViewMode};
 use lasthop_api::settings::SwitchSettings;
 
 use lasthop_api::switches::SwitchName;
+use lasthop_placement::ThreadPlacement;
 use lasthop_runtime::fault::Fault;
 use lasthop_shares::Shares;
 use serde_json::Value;
@@ -39,6 +40,7 @@ pub(super) struct Reports<'a> {
     pub(super) driver: &'a Driver,
     pub(super) controller: &'a ControllerProcess,
     pub(super) scheduler: &'a Scheduler,
+    pub(super) placement: &'a ThreadPlacement,
     pub(super) shares: &'a Shares,
     pub(super) standby: &'a Standby,
     pub(super) datapath_clients: &'a DatapathClients,
@@ -58,6 +60,7 @@ impl Supervisor {
             driver: &self.ports.driver,
             controller: &self.controller,
             scheduler: &self.scheduler,
+            placement: &self.placement,
             shares: &self.shares,
             standby: &self.standby,
             datapath_clients: &self.datapath_clients,
@@ -69,7 +72,8 @@ impl Reports<'_> {
     /// The answer to "sched.show".
     pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
         let report = self.scheduler.report(|number| self.ports.name_of(number), stats);
-        SchedReport { shares: self.shares.report(), ..report }
+        let placement = self.placement.report(|number| self.ports.name_of(number));
+        SchedReport { shares: self.shares.report(), placement, caches: self.placement.caches(), ..report }
     }
 
     /// For the doctor; `None` if the view is off.

@@ -9,6 +9,7 @@ use lasthop_api::explain::ExplainSpec;
 use lasthop_api::modules::{FLOW, FdbEntries};
 use lasthop_api::names;
 use lasthop_api::orders::{Answer, Order};
+use lasthop_api::placement::CalibrateParams;
 use lasthop_api::port::{BackendKind, PortSpec, VnicForm};
 use lasthop_api::report::{
     ConfigReport, FlushReport, PortFilter, SandboxReport, StatsReport, VersionReport, VlansReport, VnicVlans,
@@ -175,12 +176,27 @@ impl Supervisor {
                 self.ask(Question::Doctor { name }, caller)
             }
             "explain" => self.explain(rpc::params(params)?, caller),
+            "sched.show" | "sched.trace" | "sched.move" | "sched.set" | "sched.calibrate" => {
+                self.call_sched(method, params, caller)
+            }
+            "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
+            "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
+            _ => Err(no_such_method(method)),
+        }
+    }
+
+    fn call_sched(&mut self, method: &str, params: Value, caller: &Caller) -> Result<Option<Value>, Fault> {
+        match method {
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, caller)),
             "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(caller)),
             "sched.move" => self.ask_to_move(rpc::params(params)?, caller),
-            "sched.set" => self.scheduler.set(&rpc::params(params)?, &mut self.shares).map(Some),
-            "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
-            "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
+            "sched.set" => {
+                self.scheduler.set(&rpc::params(params)?, &mut self.shares, &mut self.placement).map(Some)
+            }
+            "sched.calibrate" => {
+                let CalibrateParams { measured } = rpc::params(params)?;
+                self.placement.measure(measured).map(|()| Some(Value::Bool(true)))
+            }
             _ => Err(no_such_method(method)),
         }
     }
@@ -271,6 +287,8 @@ impl Reports<'_> {
             scheduler_view: self.scheduler.setting(),
             helper_cpus: settings.helper_cpus.clone(),
             offload: settings.offload,
+            placement: self.placement.setting(),
+            placement_batches: self.placement.threshold(),
             shares: self.shares.setting(),
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnel_gro),

@@ -12,23 +12,24 @@
 //! tracked: see `lasthop_sched_view::guest_threads`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use lasthop_foreign::ForeignFd;
-use lasthop_sched::{Activity, Modes};
-use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
+use lasthop_placement::{AttachedGuest, ThreadPlacement, WatchedGuest};
+use lasthop_sched::{Activity, CpuPlace, Modes};
 use lasthop_sched_view::layout::Slot;
-use lasthop_sched_view::{FrontEndProcess, ThreadId, ViewWriter};
+use lasthop_sched_view::{ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
 use lasthop_api::orders::{Answer, Order};
+use lasthop_api::placement::CpuPlaceNumbers;
 use lasthop_api::report::StatsReport;
 use lasthop_api::sched::{
     GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode,
     WorkerPolicies,
 };
-use lasthop_runtime::clock::{Pause, earlier};
+use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_shares::Shares;
 
@@ -37,36 +38,6 @@ use super::port_table::PortTable;
 use super::question::OrderPurpose;
 use super::switch_process::SwitchProcess;
 
-/// Pause between two searches for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
-const LOOK_MIN: Duration = Duration::from_millis(250);
-/// The longest such pause. A search takes some 10 us for each thread of the front end.
-const LOOK_MAX: Duration = Duration::from_secs(8);
-/// Same for user-mode Linux, which has a process for each program of the guest. Until a new one is found, the guest
-/// counts as not seen.
-const LOOK_MAX_USER_MODE: Duration = Duration::from_secs(1);
-
-/// Prefix of the names of the driver process's I/O threads (`driver/io.rs`), for which packets to a device wait.
-const DRIVER_THREADS: &str = "io-";
-
-/// An attached guest, by its front end and the user's choice; or a device port, by the driver process.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Attached {
-    front_end: Option<FrontEndProcess>,
-    choice: ThreadChoice,
-    is_device: bool,
-}
-
-/// Its threads.
-#[derive(Debug)]
-struct Watched {
-    guest: Attached,
-    /// The process as first seen, to tell it from a later one of the same number.
-    process: Option<ThreadId>,
-    threads: Result<GuestThreads, String>,
-    next: Instant,
-    pause: Pause,
-}
-
 /// The supervisor's knowledge of the host's scheduler.
 #[derive(Debug, Default)]
 pub(super) struct Scheduler {
@@ -74,15 +45,15 @@ pub(super) struct Scheduler {
     modes: Modes,
     /// The view, or why there is none; `None` without a guest.
     view: Option<Result<ViewWriter, String>>,
-    guests: BTreeMap<u32, Watched>,
+    guests: BTreeMap<u32, WatchedGuest>,
     /// Start number of the switch process that was asked whether it knows the order, and of one that does.
     asked: u64,
     knows: u64,
     /// Start number of the one that reports its decisions, and of one that hears of threads that go to sleep.
     traces: u64,
     hears: u64,
-    /// The last reported guests; `None` if they have to be reported in any case.
-    told: Option<Vec<SeenGuest>>,
+    /// The last reported guests and caches; `None` if they have to be reported in any case.
+    told: Option<(Vec<SeenGuest>, Vec<CpuPlaceNumbers>)>,
     /// Whether the reason for a missing view was logged.
     is_said: bool,
 }
@@ -104,10 +75,10 @@ impl Scheduler {
     }
 
     /// Sets the attached guests.
-    fn note_guests(&mut self, attached: BTreeMap<u32, Attached>, now: Instant) {
+    fn note_guests(&mut self, attached: BTreeMap<u32, AttachedGuest>, now: Instant) {
         self.guests.retain(|port, watched| attached.get(port) == Some(&watched.guest));
         for (port, guest) in attached {
-            self.guests.entry(port).or_insert_with(|| Watched::new(guest, now));
+            self.guests.entry(port).or_insert_with(|| WatchedGuest::new(guest, now));
         }
     }
 
@@ -143,7 +114,8 @@ impl Scheduler {
         if !has_looked && self.told.is_some() {
             return;
         }
-        let wanted: BTreeSet<(u32, u64)> = self.guests.values().flat_map(Watched::threads).map(key).collect();
+        let wanted: BTreeSet<(u32, u64)> =
+            self.guests.values().flat_map(WatchedGuest::threads).map(key).collect();
         view.sweep();
         let others = view.tracked().filter(|tracked| !wanted.contains(&key(tracked.thread)));
         let others: Vec<u32> = others.map(|tracked| tracked.thread.tid).collect();
@@ -158,8 +130,8 @@ impl Scheduler {
     /// The slots of each guest whose threads are all tracked.
     fn seen(&self, name: impl Fn(u32) -> Option<String>) -> Vec<SeenGuest> {
         let slots = self.slots();
-        let seen = |(port, guest): (&u32, &Watched)| {
-            let may_halt_poll = guest.threads.as_ref().is_ok_and(|found| found.may_halt_poll);
+        let seen = |(port, guest): (&u32, &WatchedGuest)| {
+            let may_halt_poll = guest.found.as_ref().is_ok_and(|found| found.may_halt_poll);
             let slots: Option<Vec<Slot>> =
                 guest.threads().map(|thread| slots.get(&key(thread)).copied()).collect();
             let slots = slots.filter(|slots| !slots.is_empty())?;
@@ -182,13 +154,13 @@ impl Scheduler {
             None => Some("no guest is attached".to_owned()),
             Some(Ok(_)) => None,
         };
-        let guest = |(port, guest): (&u32, &Watched)| {
+        let guest = |(port, guest): (&u32, &WatchedGuest)| {
             let threads = guest.threads().map(|thread| self.thread_report(thread)).collect();
             Some(GuestReport {
                 vnic: name(*port)?,
                 pid: guest.guest.front_end.map(|front_end| front_end.pid),
-                kind: guest.threads.as_ref().ok().map(|found| guest.kind_word(found.kind).to_owned()),
-                why: guest.threads.as_ref().err().cloned(),
+                kind: guest.kind_word().map(str::to_owned),
+                why: guest.found.as_ref().err().cloned(),
                 threads,
             })
         };
@@ -229,67 +201,6 @@ impl Scheduler {
     }
 }
 
-impl Attached {
-    fn of(port: &Port) -> Self {
-        // The value is a list inside KEY=VALUE,KEY=VALUE.
-        let vcpus = port.spec.vhost_user().and_then(|backend| backend.vcpus.as_ref());
-        let choice = vcpus.map(|vcpus| vcpus.as_str().replace('+', ",").parse());
-        let choice = choice.and_then(Result::ok).unwrap_or_default();
-        Self { front_end: port.front_end(), choice, is_device: false }
-    }
-
-    /// A device port; `driver` is the process that serves it.
-    fn device(driver: Option<u32>) -> Self {
-        let pid = driver.and_then(|pid| i32::try_from(pid).ok());
-        let front_end = pid.map(|pid| FrontEndProcess { pid, user: None });
-        Self { front_end, choice: ThreadChoice::Named(DRIVER_THREADS.to_owned()), is_device: true }
-    }
-}
-
-impl Watched {
-    fn new(guest: Attached, now: Instant) -> Self {
-        let threads = Err("the search for its threads has not begun".to_owned());
-        Self { guest, process: None, threads, next: now, pause: Pause::new(LOOK_MIN, LOOK_MAX) }
-    }
-
-    fn kind_word(&self, kind: GuestKind) -> &'static str {
-        match kind {
-            _ if self.guest.is_device => "device",
-            GuestKind::Vmm => "vmm",
-            GuestKind::Dpdk => "dpdk",
-            GuestKind::UserMode => "user-mode",
-            GuestKind::Chosen => "chosen",
-        }
-    }
-
-    fn threads(&self) -> impl Iterator<Item = ThreadId> {
-        self.threads.iter().flat_map(|found| found.threads.iter().copied())
-    }
-
-    fn look(&mut self, now: Instant) {
-        self.threads = self.find();
-        let is_user_mode = self.threads.as_ref().is_ok_and(|found| found.kind == GuestKind::UserMode);
-        let pause = self.pause.take();
-        self.next = now + if is_user_mode { pause.min(LOOK_MAX_USER_MODE) } else { pause };
-    }
-
-    fn find(&mut self) -> Result<GuestThreads, String> {
-        let Some(front_end) = self.guest.front_end else {
-            return Err("its front end is in a PID namespace that is not visible from here".to_owned());
-        };
-        let process = front_end.process()?;
-        if *self.process.get_or_insert(process) != process {
-            return Err(format!("its front end, process {}, has ended", front_end.pid));
-        }
-        let pid = front_end.pid.cast_unsigned();
-        let snapshot = ProcessSnapshot::read(pid)
-            .map_err(|error| format!("the threads of process {pid} cannot be read: {error}"))?;
-        let mut found = snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())?;
-        found.may_halt_poll &= !self.guest.is_device && lasthop_sched_view::halt_polls();
-        Ok(found)
-    }
-}
-
 impl Scheduler {
     /// Opens, closes and updates the view as guests come and go, and reports to the switch process if that `serves`.
     pub(super) fn settle(
@@ -298,6 +209,7 @@ impl Scheduler {
         driver: Option<u32>,
         serves: bool,
         switch: &mut SwitchProcess,
+        places: &[CpuPlace],
         now: Instant,
     ) {
         if self.setting == ViewMode::Off {
@@ -308,22 +220,22 @@ impl Scheduler {
             .iter()
             .filter(|(_, port)| port.is_attached())
             .partition(|(_, port)| port.device().is_some());
-        let mut attached: BTreeMap<u32, Attached> =
-            guests.into_iter().map(|(number, port)| (*number, Attached::of(port))).collect();
+        let mut attached: BTreeMap<u32, AttachedGuest> =
+            guests.into_iter().map(|(number, port)| (*number, attached_guest(port))).collect();
         // Devices alone need no view.
         if !attached.is_empty() {
-            attached.extend(devices.into_iter().map(|(number, _)| (*number, Attached::device(driver))));
+            attached.extend(devices.into_iter().map(|(number, _)| (*number, AttachedGuest::device(driver))));
         }
         self.note_guests(attached, now);
         self.open_or_close();
         self.look_for_threads(now);
         if serves && switch.process.is_up() {
-            self.tell(ports, switch);
+            self.tell(ports, switch, places);
         }
     }
 
     /// Reports changes to the switch process if it knows the order; otherwise asks it.
-    fn tell(&mut self, ports: &PortTable, switch: &mut SwitchProcess) {
+    fn tell(&mut self, ports: &PortTable, switch: &mut SwitchProcess, places: &[CpuPlace]) {
         let starts = switch.process.starts();
         if self.knows != starts {
             // A process that never got any has none to forget.
@@ -333,8 +245,10 @@ impl Scheduler {
             }
             return;
         }
-        let seen = self.seen(|number| ports.name_of(number));
-        if self.told.as_ref() == Some(&seen) {
+        let is_open = matches!(self.view, Some(Ok(_)));
+        let places = places.iter().filter(|_| is_open).map(|place| (place.group, place.llc, place.node));
+        let told = (self.seen(|number| ports.name_of(number)), places.collect());
+        if self.told.as_ref() == Some(&told) {
             return;
         }
         let view = match &self.view {
@@ -345,9 +259,8 @@ impl Scheduler {
             },
             _ => Vec::new(),
         };
-        let places = self.view.iter().flatten().flat_map(ViewWriter::numbered_places).collect();
-        let (policies, guests) = (PolicyModes::new(&self.modes), seen.clone());
-        self.told = Some(seen);
+        let (policies, (guests, places)) = (PolicyModes::new(&self.modes), told.clone());
+        self.told = Some(told);
         let order = Order::Scheduler { policies, guests, places };
         switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }
@@ -367,16 +280,28 @@ impl Scheduler {
     }
 
     /// Sets the mode of a policy, or of the shares.
-    pub(super) fn set(&mut self, change: &PolicyChange, shares: &mut Shares) -> Result<Value, Fault> {
+    pub(super) fn set(
+        &mut self,
+        change: &PolicyChange,
+        shares: &mut Shares,
+        placement: &mut ThreadPlacement,
+    ) -> Result<Value, Fault> {
         match change.resolve()? {
             ResolvedChange::Policy(policy, mode) => {
                 self.modes.set(policy, mode);
                 self.told = None;
             }
             ResolvedChange::Shares(mode) => shares.set(mode),
+            ResolvedChange::Placement(mode) => placement.set(mode),
         }
         Ok(Value::Bool(true))
     }
+}
+
+/// The guest at a port.
+pub(super) fn attached_guest(port: &Port) -> AttachedGuest {
+    let vcpus = port.spec.vhost_user().and_then(|backend| backend.vcpus.as_ref());
+    AttachedGuest::of(port.front_end(), vcpus.map(|vcpus| vcpus.as_str()))
 }
 
 /// The view's descriptors for a switch process; those of events only if it `hears` them.
@@ -394,66 +319,14 @@ fn key(thread: ThreadId) -> (u32, u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use lasthop_sched_view::FrontEndProcess;
+
     use super::*;
 
-    fn attached(front_end: Option<FrontEndProcess>) -> Attached {
-        Attached { front_end, choice: ThreadChoice::Auto, is_device: false }
-    }
-
-    fn own_process() -> FrontEndProcess {
-        let pid = i32::try_from(std::process::id()).expect("a pid");
-        FrontEndProcess { pid, user: Some(rustix::process::geteuid().as_raw()) }
-    }
-
-    #[test]
-    fn a_later_process_of_the_same_number_is_not_taken_for_the_front_end() {
-        let mut guest = Watched::new(attached(Some(own_process())), Instant::now());
-        let own = ThreadId::of(std::process::id()).expect("this one");
-        guest.process = Some(ThreadId { start_ticks: own.start_ticks + 1, ..own });
-        assert!(guest.find().expect_err("another one").contains("has ended"));
-    }
-
-    #[test]
-    fn the_user_chooses_among_threads_of_the_front_end_alone() {
-        let (front_end, own) = (Some(own_process()), ThreadId::current().expect("this one"));
-        let find = |number| {
-            let guest = Attached { front_end, choice: ThreadChoice::Numbers(vec![number]), is_device: false };
-            Watched::new(guest, Instant::now()).find()
-        };
-        assert_eq!(find(own.tid).expect("this thread").threads, [own]);
-        assert!(find(1).expect_err("of init").contains("not one of the front end's"));
-    }
-
-    #[test]
-    fn a_guest_in_another_pid_namespace_is_not_seen_and_looks_get_rarer() {
-        let now = Instant::now();
-        let mut guest = Watched::new(attached(None), now);
-        guest.look(now);
-        assert!(guest.threads.as_ref().expect_err("none").contains("PID namespace"));
-        let first = guest.next;
-        guest.look(first);
-        assert_eq!((first - now, guest.next - first), (LOOK_MIN, 2 * LOOK_MIN));
-    }
-
-    #[test]
-    fn a_device_port_is_seen_by_threads_of_the_driver_process() {
-        let (end, ended) = std::sync::mpsc::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let thread = std::thread::Builder::new().name("io-0".to_owned());
-        let thread = thread.spawn(move || {
-            tell.send(ThreadId::current().expect("this one")).expect("heard");
-            let _ = ended.recv();
-        });
-        let id = told.recv().expect("its number");
-        let mut device = Watched::new(Attached::device(Some(std::process::id())), Instant::now());
-        device.look(Instant::now());
-        let found = device.threads.as_ref().expect("its threads");
-        assert_eq!((&found.threads[..], device.kind_word(found.kind)), (&[id][..], "device"));
-        let mut none = Watched::new(Attached::device(None), Instant::now());
-        none.look(Instant::now());
-        assert!(none.threads.is_err(), "there is no driver process");
-        drop(end);
-        thread.expect("a thread").join().expect("it ended");
+    fn attached(front_end: Option<FrontEndProcess>) -> AttachedGuest {
+        AttachedGuest::of(front_end, None)
     }
 
     #[test]
@@ -461,11 +334,11 @@ mod tests {
         let (mut scheduler, now) = (Scheduler::new(ViewMode::Auto), Instant::now());
         let guest = |pid| attached(Some(FrontEndProcess { pid, user: Some(0) }));
         scheduler.note_guests(BTreeMap::from([(1, guest(7)), (2, attached(None))]), now);
-        scheduler.guests.get_mut(&1).expect("there").process = Some(ThreadId { tid: 7, start_ticks: 3 });
+        scheduler.guests.get_mut(&1).expect("there").next = now + Duration::from_secs(1);
         scheduler.note_guests(BTreeMap::from([(1, guest(7))]), now);
-        assert!(scheduler.guests[&1].process.is_some() && scheduler.guests.len() == 1);
+        assert!(scheduler.guests[&1].next > now && scheduler.guests.len() == 1);
         scheduler.note_guests(BTreeMap::from([(1, guest(8))]), now);
-        assert!(scheduler.guests[&1].process.is_none(), "another front end is looked at anew");
+        assert!(scheduler.guests[&1].next == now, "another front end is looked at anew");
         scheduler.note_guests(BTreeMap::new(), now);
         scheduler.open_or_close();
         assert!(scheduler.guests.is_empty() && scheduler.view.is_none());

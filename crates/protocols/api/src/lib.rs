@@ -53,6 +53,7 @@ mod options;
 pub mod orders;
 mod pairs;
 pub mod pcapng;
+pub mod placement;
 pub mod port;
 pub mod profile;
 pub mod readable;

@@ -67,6 +67,8 @@ const OF_THE_WHOLE: &[&str] = &[
     "scheduler-view",
     "helper-cpus",
     "offload",
+    "placement",
+    "placement-batches",
     "shares",
     "standby",
     "tunnel-gro",

@@ -9,6 +9,8 @@ use serde::{Deserialize, Serialize};
 use lasthop_runtime::fault::Fault;
 use lasthop_sched::{Mode, Modes, Policy};
 
+use crate::placement::{CachesReport, PlacementMode, PlacementReport};
+
 /// Whether the supervisor opens the view of the scheduler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -158,6 +160,8 @@ pub enum ResolvedChange {
     Policy(Policy, Mode),
     /// Of the shares.
     Shares(SharesMode),
+    /// Of the placement of threads.
+    Placement(PlacementMode),
 }
 
 impl PolicyChange {
@@ -167,9 +171,12 @@ impl PolicyChange {
         if self.policy == SharesMode::NAME {
             return self.mode.parse().map(ResolvedChange::Shares);
         }
+        if self.policy == PlacementMode::NAME {
+            return self.mode.parse().map(ResolvedChange::Placement);
+        }
         let Some(policy) = policy_named(&self.policy) else {
             let names = POLICIES.map(Policy::name).join(", ");
-            let names = format!("{names}, {}", SharesMode::NAME);
+            let names = format!("{names}, {}, {}", SharesMode::NAME, PlacementMode::NAME);
             return Err(Fault::params(format!(
                 "there is no policy \"{}\"; the policies are: {names}",
                 self.policy
@@ -250,9 +257,6 @@ impl SeenGuest {
     }
 }
 
-/// The caches and the memory of a CPU, as the numbers of its L2 group, its last-level cache and its node.
-pub type CpuPlaceNumbers = (u16, u16, u16);
-
 /// Counters of a worker's decisions by the view, since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)] // another version has other ones
@@ -329,6 +333,11 @@ pub struct SchedReport {
     /// Earlier supervisors do not tell.
     #[serde(default)]
     pub shares: SharesReport,
+    /// Earlier supervisors do not tell this and the next one.
+    #[serde(default)]
+    pub placement: PlacementReport,
+    #[serde(default)]
+    pub caches: CachesReport,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -13,6 +13,7 @@ use crate::device_patterns::DevicePatterns;
 use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::offload_bounds::OffloadBounds;
+use crate::placement::{PlacementBatches, PlacementMode};
 use crate::sched::{SharesMode, ViewMode};
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::upcalls::UpcallBounds;
@@ -82,6 +83,15 @@ pub struct Settings {
     #[arg(long, value_name = "bytes=N,packets=N,idle=group|cpu,reach=llc|node|all")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<OffloadBounds>,
+    /// Threads that are brought into one last-level cache with those that they pass packets to: none (off), Lasthop's (own), and also
+    /// guests' vCPUs, within the CPUs that they are allowed (guests) [default: off]
+    #[arg(long, value_name = "off|own|guests")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PlacementMode>,
+    /// Batches of packets in 30 ms from which on two threads belong together [default: 150]
+    #[arg(long, value_name = "N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement_batches: Option<PlacementBatches>,
     /// CPU shares: each thread for itself (none), all processes in a cgroup of their own (group), and threads without packets
     /// lend half of their share to those with packets (steal) [default: none]
     #[arg(long, value_name = "none|group|steal")]
@@ -153,6 +163,8 @@ impl Settings {
             scheduler_view: self.scheduler_view.or(other.scheduler_view),
             helper_cpus: self.helper_cpus.or(other.helper_cpus),
             offload: self.offload.or(other.offload),
+            placement: self.placement.or(other.placement),
+            placement_batches: self.placement_batches.or(other.placement_batches),
             shares: self.shares.or(other.shares),
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
@@ -211,6 +223,8 @@ impl SwitchSettings {
             scheduler_view: _,
             helper_cpus,
             offload,
+            placement: _,
+            placement_batches: _,
             shares: _,
             standby: _,
             tunnel_gro: _,

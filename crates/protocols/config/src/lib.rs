@@ -68,6 +68,7 @@ use lasthop_api::fdb::{STATIC_ENTRIES_MAX, StaticEntry};
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::offload_bounds::OffloadBounds;
+use lasthop_api::placement::{PlacementBatches, PlacementMode};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::{SharesMode, ViewMode};
 use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
@@ -171,6 +172,11 @@ struct File {
     helper_cpus: Option<CpuList>,
     /// Frames that helpers copy: of this many bytes on average (1536 to 65536), how many may wait for them (2 to 256), the part of the machine that has to be idle, and the farthest CPU.
     offload: Option<OffloadBounds>,
+    /// Threads that are brought into one last-level cache with those that they pass packets to: none, Lasthop's own, or guests' vCPUs as well.
+    #[schemars(extend("default" = PlacementMode::default()))]
+    placement: Option<PlacementMode>,
+    /// Batches of packets in 30 ms from which on two threads belong together.
+    placement_batches: Option<PlacementBatches>,
     /// CPU shares: each thread for itself, all processes in a cgroup of their own, or there with threads without packets that lend half of their share to those with packets.
     #[schemars(extend("default" = SharesMode::default()))]
     shares: Option<SharesMode>,
@@ -259,6 +265,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         scheduler_view: file.scheduler_view,
         helper_cpus: file.helper_cpus,
         offload: file.offload,
+        placement: file.placement,
+        placement_batches: file.placement_batches,
         shares: file.shares,
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,

@@ -1,10 +1,11 @@
 //! The two cores of a measurement, and the distance between them.
 
+use lasthop_calibrate::{line_ns, median, pin};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, sched_getaffinity};
 
 use crate::BenchError;
 
@@ -70,15 +71,7 @@ impl Cores {
     /// # Errors
     /// The threads cannot be created or pinned.
     pub fn distance_ns(&self) -> Result<f64, BenchError> {
-        let ball = AtomicU32::new(0);
-        std::thread::scope(|scope| {
-            let away = scope.spawn(|| pin(self.switch).map(|()| play(&ball, 1)));
-            let home = scope.spawn(|| pin(self.generator).map(|()| play(&ball, 0)));
-            let (away, home) = (away.join(), home.join());
-            let times = home.map_err(|_| std::io::Error::other("the probe's thread died"))??;
-            away.map_err(|_| std::io::Error::other("the probe's thread died"))??;
-            Ok(median(times) / 2.0)
-        })
+        Ok(line_ns(self.switch, self.generator)?)
     }
 }
 
@@ -130,40 +123,6 @@ fn wake(bell: &std::os::fd::OwnedFd, woken: &AtomicU32, count: u32) -> Result<f6
 
 /// CPUs among which the nearest two are searched.
 const CANDIDATES_MAX: usize = 8;
-/// Batches of a probe, and round trips in each.
-const BATCHES: usize = 21;
-const TRIPS: u32 = 200;
-
-/// Plays one side of a ping-pong on a cache line; returns ns for each round trip, one value for each batch.
-fn play(ball: &AtomicU32, side: u32) -> Vec<f64> {
-    let mut next = side;
-    let mut batch = || {
-        let start = Instant::now();
-        for _ in 0..TRIPS {
-            while ball.load(Ordering::Acquire) != next {
-                std::hint::spin_loop();
-            }
-            ball.store(next + 1, Ordering::Release);
-            next += 2;
-        }
-        start.elapsed().as_nanos() as f64 / f64::from(TRIPS)
-    };
-    (0..BATCHES).map(|_| batch()).collect()
-}
-
-/// The median of the values, of which there is at least one.
-pub(crate) fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
-}
-
-/// Pins the calling thread to a CPU.
-pub(crate) fn pin(cpu: usize) -> Result<(), BenchError> {
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    Ok(sched_setaffinity(None, &set)?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,11 +139,5 @@ mod tests {
         }
         assert!(matches!(Cores::choose(Some(0), Some(0)), Err(BenchError::Request(_))));
         assert!(matches!(Cores::choose(Some(1023), None), Err(BenchError::Request(_))));
-    }
-
-    #[test]
-    fn the_median_is_in_the_middle() {
-        assert_eq!(median(vec![9.0, 1.0, 5.0]), 5.0);
-        assert_eq!(median(vec![2.0]), 2.0);
     }
 }

@@ -11,12 +11,12 @@ use lasthop_vhost::features;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::backend::{Backend, Setup};
-use crate::cores::pin;
 use crate::guests::Guests;
 use crate::process::Usage;
 use crate::stock::{StockGuests, StockSetup, StockShape};
 use crate::work::{Done, FIRST_FRAME_SECONDS_MAX, GuestGroup};
 use crate::{BackendSpec, BenchError, Cores, Placement, Sample, TrafficKind, Workload};
+use lasthop_calibrate::pin;
 
 /// The largest frames of Ethernet links with default settings.
 const PLAIN_FRAME_BYTES_MAX: u32 = 1_518;

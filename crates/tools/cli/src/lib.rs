@@ -21,12 +21,9 @@
 mod blocks;
 mod commands;
 mod counters;
-mod doctor;
 mod output;
 mod packet;
-mod permissions;
 mod rates;
-mod remedy;
 mod show;
 mod usage;
 

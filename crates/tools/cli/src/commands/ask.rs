@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use super::client::{self, ask, ask_within};
 use super::pattern::Pattern;
 use super::{FdbCommand, SchedCommand, SwitchCommand};
-use crate::doctor::{self, Diagnosis, Scope};
 use crate::output::{print, print_json};
 use crate::show;
+use lasthop_doctor::{Diagnosis, Scope, examine};
 
 /// Longest wait for an upgrade: longer than the supervisor's wait for both programs, which has the better message.
 const UPGRADE_PATIENCE: Duration = Duration::from_secs(120);
@@ -139,7 +139,7 @@ impl ApiRequest {
 
     fn examine(&self, scope: Scope<'_>, name: Option<&Name>) -> Result<Diagnosis, Fault> {
         let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
-        doctor::examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", &params))
+        examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", &params))
     }
 
     pub(super) fn upgrade(&self, binary: Option<PathBuf>) -> Result<ExitCode, Fault> {
@@ -197,6 +197,7 @@ impl ApiRequest {
                 let QueueMove { port, queue, worker } = wanted;
                 self.show(&done, |_| format!("queue {queue} of {port} is served by worker {worker}"))
             }
+            SchedCommand::Calibrate(args) => self.calibrate(&args),
             SchedCommand::Set { change } => {
                 let done: Value = ask(&self.dir, "sched.set", &change)?;
                 let PolicyChange { policy, mode } = change;

@@ -4,6 +4,7 @@ mod acl;
 mod apply;
 mod ask;
 mod bench;
+mod calibrate;
 mod capture;
 mod client;
 mod conntrack;
@@ -25,7 +26,6 @@ use std::process::ExitCode;
 use clap::{Args, Parser, Subcommand};
 use lasthop_module_api::{Mac, Vid};
 
-use crate::remedy::addressed;
 use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};
 use lasthop_api::hysteresis::Hysteresis;
@@ -34,6 +34,7 @@ use lasthop_api::sched::{PolicyChange, QueuePlace};
 use lasthop_api::settings::{Settings, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE, rundir};
+use lasthop_doctor::remedy::addressed;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::logging::{self, LogFormat, LogLevel};
 use lasthop_runtime::sandbox;
@@ -304,10 +305,13 @@ enum SchedCommand {
         /// The number of the worker, from 0
         worker: usize,
     },
+    /// Measure which CPUs share caches, for placement and helpers: sysfs may be wrong in a virtual machine. Takes a few ms for each pair
+    /// of CPUs and repetition, on CPUs that should be idle
+    Calibrate(calibrate::CalibrateArgs),
     /// Set a policy until the service ends
     Set {
         /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain); or
-        /// shares=none, group or steal
+        /// shares=none, group or steal; or placement=off, own or guests
         #[arg(value_name = "POLICY=MODE")]
         change: PolicyChange,
     },

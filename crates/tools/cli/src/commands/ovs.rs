@@ -9,12 +9,12 @@ use serde_json::{Value, json};
 use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
-use crate::remedy::addressed;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
     ConfigReport, ControlClient, PortFilter, PortStatusList, SwitchList, SwitchReport,
 };
 use lasthop_api::switches::{ControllerKind, SwitchName};
+use lasthop_doctor::remedy::addressed;
 use lasthop_ovs::{self as ovs, ControlledVnic, Places, Status, Unit, VhostUser};
 use lasthop_runtime::fault::Fault;
 

@@ -95,6 +95,8 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
     let asked = flags.settings.over(file.settings);
     let (control_group, datapath_devices) = (asked.control_group.clone(), asked.datapath_devices.clone());
     let (shares, standby) = (asked.shares.unwrap_or_default(), asked.standby.unwrap_or_default());
+    let (placement, placement_batches) =
+        (asked.placement.unwrap_or_default(), asked.placement_batches.unwrap_or_default());
     let (scheduler_view, tunnel_gro) =
         (asked.scheduler_view.unwrap_or_default(), asked.tunnel_gro.unwrap_or_default());
     let switch = SwitchSettings::new(asked)?;
@@ -115,6 +117,8 @@ fn settings(dir: PathBuf, file: Config, flags: Config) -> Result<RunSettings, Fa
         control_group,
         datapath_devices,
         scheduler_view,
+        placement,
+        placement_batches,
         shares,
         standby,
         tunnel_gro,

@@ -6,9 +6,9 @@ use clap::Args;
 use log::info;
 use serde_json::{Value, json};
 
-use crate::remedy::addressed;
 use crate::show;
 use lasthop_api::report::PortStatus;
+use lasthop_doctor::remedy::addressed;
 use lasthop_runtime::fault::Fault;
 
 use super::ask::ApiRequest;

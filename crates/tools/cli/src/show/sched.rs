@@ -5,6 +5,7 @@ use lasthop_api::sched::{
     ThreadReport, WorkerPolicies,
 };
 
+use super::placement;
 use super::table::Table;
 
 /// Number of threads of one guest that are shown; user-mode Linux has one for each program.
@@ -21,7 +22,8 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         let used = if policy.is_used { "yes" } else { "no" };
         policies.row([policy.name.clone(), policy.mode.clone(), used.to_owned()]);
     }
-    let mut parts = vec![format!("{view}\n"), policies.text(), shares(&report.shares)];
+    let mut parts =
+        vec![format!("{view}\n"), policies.text(), shares(&report.shares), placement::placement(report)];
     if !report.queues.is_empty() {
         let mut queues = Table::new(&["VNIC", ">QUEUE", ">WORKER"]);
         for home in &report.queues {

@@ -7,8 +7,8 @@ use lasthop_api::port::VnicMode;
 use lasthop_api::report::Attachment;
 use lasthop_runtime::fault::Fault;
 
-use crate::permissions::Credentials;
-use crate::remedy::quote;
+use lasthop_doctor::permissions::Credentials;
+use lasthop_doctor::remedy::quote;
 
 /// Arguments to paste after `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
 ///

@@ -1,6 +1,6 @@
 //! Checks the virtqueues: started, enabled, without errors, with buffers, and moving.
 
-use crate::doctor::finding::Verdict;
+use crate::finding::Verdict;
 use lasthop_api::facts::{ProgressFacts, RingFacts, SessionFacts};
 use lasthop_api::readable::count;
 

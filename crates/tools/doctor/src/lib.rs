@@ -1,5 +1,7 @@
 //! `lasthop doctor`: why a guest has no network, link by link.
 //!
+//! **Purpose.** [`examine`] finds out what is wrong with a switch, its guests and its host, and names the remedy.
+//!
 //! The switch reports facts (`facts`) at two times, so that moving rings differ from stopped ones. The asking process
 //! judges them, and also examines the machine: sockets in the file system, command lines of front ends, limits.
 //!
@@ -7,13 +9,22 @@
 //!   socket - peer - negotiation - memory - rings - link - learning - drops      for each vnic (link/)
 //!   switch, host                                                                once (host.rs)
 //! ```
+//!
+//! **Contract.** Nothing is changed. Each remedy is a command that works as printed.
+//!
+//! **Not checked.** Facts of the host that a user may not read: then the finding says that it is not known.
+//!
+//! **Threading.** Each call belongs to one thread, and sleeps for less than a second.
+#![forbid(unsafe_code)]
 
 mod controller;
 mod finding;
 mod host;
 mod link;
+pub mod permissions;
 mod ports;
 mod processes;
+pub mod remedy;
 mod show;
 
 use std::collections::HashMap;
@@ -37,7 +48,7 @@ const PAUSE: Duration = Duration::from_millis(400);
 
 /// The scope of an examination.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Scope<'a> {
+pub enum Scope<'a> {
     /// The switch and everything at it.
     All,
     /// The switch, and one vnic or port.
@@ -58,9 +69,9 @@ impl Scope<'_> {
 
 /// The result.
 #[derive(Debug, Serialize)]
-pub(crate) struct Diagnosis {
+pub struct Diagnosis {
     /// Nothing is broken.
-    pub(crate) ok: bool,
+    pub ok: bool,
     /// First those about switch and host, then each vnic's chain in its order.
     findings: Vec<Finding>,
     /// The facts behind the findings.
@@ -72,7 +83,7 @@ pub(crate) struct Diagnosis {
 ///
 /// # Errors
 /// If there is no such vnic. A missing switch is a finding.
-pub(crate) fn examine(
+pub fn examine(
     dir: &Path,
     scope: Scope<'_>,
     look: impl Fn() -> Result<Facts, Fault>,
@@ -137,17 +148,18 @@ impl Diagnosis {
         }
     }
 
-    pub(crate) fn text(&self) -> String {
+    /// All of it, for people.
+    pub fn text(&self) -> String {
         show::text(self)
     }
 
     /// Like [`Self::text`], for an examination of the switch alone.
-    pub(crate) fn text_of_switch(&self) -> String {
+    pub fn text_of_switch(&self) -> String {
         show::text_of_switch(self)
     }
 
     /// 0 if all is well, 1 after a warning, 2 if something is broken: OK, WARNING and CRITICAL of monitoring systems.
-    pub(crate) fn severity(&self) -> u8 {
+    pub fn severity(&self) -> u8 {
         match self.complaints().first().map(|worst| worst.state) {
             Some(State::NotOk) => 2,
             Some(_) => 1,

@@ -1,6 +1,6 @@
 //! Checks lost packets by reason: which of them are normal, and the remedies for the others.
 
-use crate::doctor::finding::{State, Verdict};
+use crate::finding::{State, Verdict};
 use lasthop_api::readable::time;
 use lasthop_api::report::{DropCounts, PortReport};
 

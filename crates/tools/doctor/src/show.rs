@@ -126,7 +126,7 @@ fn named_line(finding: &Finding) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::{Link, Verdict};
+    use crate::finding::{Link, Verdict};
 
     fn diagnosis(vnics: usize, broken: usize) -> Diagnosis {
         let mut findings = vec![Verdict::ok("runs").about(None, Link::Switch)];

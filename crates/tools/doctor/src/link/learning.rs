@@ -4,8 +4,8 @@ use lasthop_api::facts::{Facts, MoveFacts};
 use lasthop_api::port::change::anew_with;
 use lasthop_api::readable::time;
 
-use crate::doctor::finding::Verdict;
-use crate::doctor::link::Case;
+use crate::finding::Verdict;
+use crate::link::Case;
 
 /// Number of addresses that are shown.
 const SHOWN_MAX: usize = 4;
@@ -49,7 +49,7 @@ const MOVES_OF_TWO: u32 = 3;
 const RECENT_MS: u64 = 60_000;
 
 /// The fault, reported at either port.
-pub(in crate::doctor) fn duplicate(facts: &Facts, port: &str) -> Option<Verdict> {
+pub(crate) fn duplicate(facts: &Facts, port: &str) -> Option<Verdict> {
     let moved = facts.moves.iter().find(|moved| is_shared(moved, port))?;
     let text = format!(
         "duplicate MAC address {}: it is seen from {} and {} in turns ({} moves, the last one {} ago)",

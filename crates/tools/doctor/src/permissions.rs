@@ -11,14 +11,16 @@ const GROUP_USUAL: &str = "kvm";
 
 /// A user and its groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Credentials {
-    pub(crate) uid: u32,
-    pub(crate) gids: Vec<u32>,
+pub struct Credentials {
+    /// Its number.
+    pub uid: u32,
+    /// The numbers of its groups.
+    pub gids: Vec<u32>,
 }
 
 impl Credentials {
     /// The first of these users that exists on this machine.
-    pub(crate) fn of_one(names: &[&str]) -> Option<(String, Self)> {
+    pub fn of_one(names: &[&str]) -> Option<(String, Self)> {
         let users = std::fs::read_to_string(USERS).ok()?;
         let groups = std::fs::read_to_string(GROUPS).unwrap_or_default();
         names.iter().find_map(|name| Some(((*name).to_owned(), Self::in_tables(name, &users, &groups)?)))
@@ -37,7 +39,7 @@ impl Credentials {
     }
 
     /// The first part of `path` that this user may not pass to connect.
-    pub(crate) fn closed_at(&self, path: &Path) -> Option<PathBuf> {
+    pub fn closed_at(&self, path: &Path) -> Option<PathBuf> {
         const SEARCH: u32 = 1;
         const WRITE: u32 = 2;
         if self.uid == 0 {
@@ -61,7 +63,7 @@ impl Credentials {
     }
 
     /// A group that lets this user in, by name or number: the usual one if the user is in it.
-    pub(crate) fn group(&self) -> Option<String> {
+    pub fn group(&self) -> Option<String> {
         self.group_in(&std::fs::read_to_string(GROUPS).unwrap_or_default())
     }
 

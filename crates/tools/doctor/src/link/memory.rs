@@ -1,8 +1,8 @@
 //! Checks the guest's memory: present, shared, and the memory that the guest uses.
 
-use crate::doctor::finding::Verdict;
-use crate::doctor::processes::Sharing;
-use crate::doctor::processes::{self, Mapped};
+use crate::finding::Verdict;
+use crate::processes::Sharing;
+use crate::processes::{self, Mapped};
 use lasthop_api::facts::{RingFacts, SessionFacts};
 use lasthop_api::readable::{bytes, count};
 

@@ -77,7 +77,7 @@ pub(super) fn external(facts: &ExternalFacts) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::finding::State;
     use lasthop_api::report::Ended;
 
     fn facts() -> ControllerFacts {

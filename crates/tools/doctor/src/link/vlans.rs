@@ -2,7 +2,7 @@
 
 use lasthop_module_api::Vid;
 
-use crate::doctor::finding::Verdict;
+use crate::finding::Verdict;
 use lasthop_ovs::{Bridges, PortNeighbours};
 
 use super::{Case, Neighbour};
@@ -94,7 +94,7 @@ fn carries(vnic: &Neighbour<'_>, vid: Vid) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::finding::State;
 
     /// A bridge with ports `br0`, `vm1` and `vm2`, each with this tag and these trunks.
     fn bridges(ports: [[&str; 2]; 3]) -> Bridges {

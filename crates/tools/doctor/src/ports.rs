@@ -163,7 +163,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::finding::State;
 
     fn port(state: &str, drops: serde_json::Value) -> PortStatus {
         let flow = json!({"frames": 0, "bytes": 0});

@@ -272,7 +272,7 @@ fn scheduler(report: &SchedReport) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::doctor::finding::State;
+    use crate::finding::State;
     use lasthop_api::report::Ended;
 
     #[test]

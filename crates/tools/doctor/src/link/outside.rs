@@ -3,8 +3,8 @@
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use crate::doctor::finding::Verdict;
-use crate::doctor::processes::Process;
+use crate::finding::Verdict;
+use crate::processes::Process;
 use lasthop_api::port::VnicMode;
 use lasthop_api::readable::time;
 use lasthop_api::report::HUNG_UP;

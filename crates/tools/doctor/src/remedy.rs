@@ -5,10 +5,10 @@ use std::path::Path;
 use lasthop_api::rundir;
 
 /// Commands that ask a switch, as remedies name them.
-const COMMANDS: [&str; 6] = ["vnic", "port", "switch", "stats", "ovs", "flow"];
+const COMMANDS: [&str; 7] = ["vnic", "port", "switch", "stats", "ovs", "flow", "sched"];
 
 /// Adds the switch's directory to commands; the default one needs no option.
-pub(crate) fn addressed(text: &str, dir: &Path) -> String {
+pub fn addressed(text: &str, dir: &Path) -> String {
     let option = rundir::option(dir);
     if option.is_empty() || text.contains(&option) {
         return text.to_owned();
@@ -19,7 +19,7 @@ pub(crate) fn addressed(text: &str, dir: &Path) -> String {
 }
 
 /// Quotes a word for a shell if necessary.
-pub(crate) fn quote(text: &str) -> String {
+pub fn quote(text: &str) -> String {
     let is_plain = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"/._-,:=+@".contains(&byte));
     if is_plain { text.to_owned() } else { format!("'{}'", text.replace('\'', "'\\''")) }
 }

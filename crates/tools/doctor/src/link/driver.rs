@@ -1,6 +1,6 @@
 //! Checks the features that front end and guest negotiated, and the link state that the guest sees.
 
-use crate::doctor::finding::Verdict;
+use crate::finding::Verdict;
 use lasthop_api::facts::SessionFacts;
 use lasthop_api::readable::time;
 

@@ -1,0 +1,134 @@
+//! Caches that CPUs share, by the measured time of a cache line from one to the other.
+//!
+//! ```text
+//!   ns      0 ── 20 ───────── 110 ───────────────────── gap ──────────────
+//!           one L2 group │ one last-level cache │ one node │ nothing shared
+//! ```
+
+use crate::place::CpuPlace;
+
+/// CPUs whose cache lines need at most this time share a second-level cache: threads of one core take 5 to 15 ns.
+pub const GROUP_NS_MAX: u64 = 20;
+/// CPUs whose cache lines need at most this time share a last-level cache: those take 30 to 70 ns, others 120 to 400.
+pub const LLC_NS_MAX: u64 = 110;
+/// Among CPUs without a common cache those of one node are nearer than others by at least this factor, in percent.
+const NODE_GAP_PERCENT: u64 = 140;
+
+/// The time of a cache line between two CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineTime {
+    /// The CPUs, by number.
+    pub ends: (usize, usize),
+    /// Time from one to the other.
+    pub line_ns: u64,
+}
+
+/// The place of each CPU by measured times. `known` has the places as sysfs tells them: CPUs without a measurement keep
+/// theirs. CPUs share a cache if times say so, directly or by way of a third one.
+#[must_use]
+pub fn measured_places(known: &[CpuPlace], times: &[LineTime]) -> Vec<CpuPlace> {
+    let is_known = |time: &&LineTime| time.ends.0.max(time.ends.1) < known.len();
+    let times: Vec<LineTime> = times.iter().filter(is_known).copied().collect();
+    let mut is_measured = vec![false; known.len()];
+    times
+        .iter()
+        .for_each(|time| [time.ends.0, time.ends.1].into_iter().for_each(|cpu| is_measured[cpu] = true));
+    let groups = firsts(known.len(), &times, GROUP_NS_MAX);
+    let llcs = firsts(known.len(), &times, LLC_NS_MAX);
+    let nodes = firsts(known.len(), &times, node_ns_max(&times));
+    let place = |cpu: usize| match is_measured[cpu] {
+        true => CpuPlace { group: groups[cpu], llc: llcs[cpu], node: nodes[cpu] },
+        false => known[cpu],
+    };
+    (0..known.len()).map(place).collect()
+}
+
+/// The longest time within a node: up to the largest gap among CPUs without a common cache, if it is large enough to be one.
+fn node_ns_max(times: &[LineTime]) -> u64 {
+    let mut far: Vec<u64> = times.iter().map(|time| time.line_ns).filter(|ns| *ns > LLC_NS_MAX).collect();
+    far.sort_unstable();
+    let gap = |pair: &[u64]| pair[1].saturating_mul(100) / pair[0].max(1);
+    let widest = far.windows(2).max_by_key(|pair| gap(pair));
+    match widest {
+        Some(pair) if gap(pair) >= NODE_GAP_PERCENT => pair[0],
+        _ => u64::MAX,
+    }
+}
+
+/// For each CPU the first one that it is connected with by times of at most `max_ns`.
+fn firsts(count: usize, times: &[LineTime], max_ns: u64) -> Vec<u16> {
+    let mut first: Vec<u16> = (0..count).map(|cpu| u16::try_from(cpu).unwrap_or(u16::MAX)).collect();
+    for time in times.iter().filter(|time| time.line_ns <= max_ns) {
+        let (one, other) = (first[time.ends.0], first[time.ends.1]);
+        let (low, high) = (one.min(other), one.max(other));
+        first.iter_mut().filter(|number| **number == high).for_each(|number| *number = low);
+    }
+    first
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn unknown(count: u16) -> Vec<CpuPlace> {
+        (0..count).map(|cpu| CpuPlace { group: cpu, llc: 0, node: 0 }).collect()
+    }
+
+    fn times(count: usize, ns: impl Fn(usize, usize) -> u64) -> Vec<LineTime> {
+        let of = |one: usize| (one + 1..count).map(move |other| (one, other));
+        let time = |ends: (usize, usize)| LineTime { ends, line_ns: ns(ends.0, ends.1) };
+        (0..count).flat_map(of).map(time).collect()
+    }
+
+    #[test]
+    fn caches_and_nodes_are_found_by_distance() {
+        // Two nodes of two caches of two cores with two threads each.
+        let ns = |one: usize, other: usize| match one ^ other {
+            1 => 9,
+            2..=3 => 48,
+            4..=7 => 150,
+            _ => 260,
+        };
+        let places = measured_places(&unknown(16), &times(16, ns));
+        let place = |cpu: u16| CpuPlace { group: cpu / 2 * 2, llc: cpu / 4 * 4, node: cpu / 8 * 8 };
+        assert_eq!(places, (0..16).map(place).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn two_cpus_of_a_virtual_machine_are_near_or_far_whatever_sysfs_says() {
+        let near = measured_places(&unknown(2), &times(2, |_, _| 52));
+        assert_eq!((near[0].llc, near[1].llc, near[0].group, near[1].group), (0, 0, 0, 1));
+        let far = measured_places(&unknown(2), &times(2, |_, _| 240));
+        assert_eq!((far[0].llc, far[1].llc, far[0].node, far[1].node), (0, 1, 0, 0));
+    }
+
+    #[test]
+    fn cpus_without_a_measurement_keep_their_places() {
+        let known = [
+            CpuPlace::default(),
+            CpuPlace { group: 1, llc: 1, node: 1 },
+            CpuPlace { group: 2, llc: 1, node: 1 },
+        ];
+        let beyond = [LineTime { ends: (0, 9), line_ns: 1 }];
+        assert_eq!(measured_places(&known, &beyond), known);
+        let some = [LineTime { ends: (1, 2), line_ns: 10 }];
+        let places = measured_places(&known, &some);
+        assert_eq!((places[0], places[2]), (known[0], CpuPlace { group: 1, llc: 1, node: 1 }));
+    }
+
+    proptest! {
+        #[test]
+        fn what_shares_a_nearer_cache_shares_the_farther_one(values in proptest::collection::vec(1_u64..500, 28)) {
+            let all = times(8, |_, _| 0);
+            let measured: Vec<_> = all.iter().zip(&values).map(|(time, ns)| LineTime { line_ns: *ns, ..*time }).collect();
+            let places = measured_places(&unknown(8), &measured);
+            for (one, other) in all.iter().map(|time| time.ends) {
+                let (one, other) = (places[one], places[other]);
+                prop_assert!(one.group != other.group || one.llc == other.llc);
+                prop_assert!(one.llc != other.llc || one.node == other.node);
+            }
+        }
+    }
+}
