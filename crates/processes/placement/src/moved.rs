@@ -73,7 +73,7 @@ impl MovedThreads {
         let moved = self.by_tid.get(&thread.id.tid).filter(|moved| moved.cpus.is_of(thread.id));
         match moved {
             Some(moved) if moved.cpus.given == present => Some(moved.cpus.own.clone()),
-            // Somebody else has set them, or it is another thread by now.
+            // They were set by somebody else, or it is another thread by now.
             _ => {
                 self.by_tid.remove(&thread.id.tid);
                 Some(present)
@@ -174,7 +174,7 @@ impl MovedThreads {
         self.by_tid.values().map(report).collect()
     }
 
-    /// What the file has to have: guests' threads, since ours end with the supervisor.
+    /// The contents of the file: guests' threads, since ours end with the supervisor.
     fn kept(&self) -> impl Iterator<Item = &KeptCpus> {
         self.by_tid.values().filter(|moved| moved.is_guest).map(|moved| &moved.cpus)
     }

@@ -126,7 +126,7 @@ pub struct MeasuredCaches {
     pub measured_s: u64,
     /// The end of its use, in seconds since 1970.
     pub expires_s: u64,
-    /// What was measured, the nearest first.
+    /// The measured distances, the nearest first.
     #[serde(default)]
     pub distances: Vec<MeasuredDistance>,
 }

@@ -32,6 +32,7 @@ mod machine;
 mod model;
 mod nic;
 mod options;
+mod placements;
 mod random;
 mod scenario;
 mod schedules;
@@ -62,6 +63,7 @@ fn start(options: &Options) -> Result<()> {
         Verb::Figures(figures) => figures.execute(),
         Verb::IoFigures(figures) => figures.execute(),
         Verb::Criteria(criteria) => criteria.execute(),
+        Verb::Placement(placement) => placement.execute(),
         Verb::Helpers(helpers) => helpers.execute(),
         Verb::Validate(validate) => validate.execute(),
         Verb::Schedules(schedules) => schedules.execute(),

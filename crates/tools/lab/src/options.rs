@@ -13,7 +13,7 @@ use crate::gains::{self, GainSettings};
 use crate::model::Model;
 use crate::scenario::{LabWork, Scenario, WINDOW_BYTES};
 use crate::sim::{Architecture, Choices, HelpCounts, RunResult, StageTimes};
-use crate::{criteria, io, schedules, validate};
+use crate::{criteria, io, placements, schedules, validate};
 
 /// Simulate guests and switches in virtual time, with the fabric and the decisions of Lasthop.
 #[derive(Debug, Parser)]
@@ -34,6 +34,8 @@ pub(crate) enum Verb {
     IoFigures(IoFigureOptions),
     /// Criteria of the offload to idle CPUs next to each other
     Criteria(CriteriaOptions),
+    /// Threads on any CPUs, and brought into one last-level cache: the product's placement
+    Placement(PlacementOptions),
     /// The product's helpers next to no helpers: gains, shares of time, and the latency of another ring
     Helpers(HelperOptions),
     /// Measured values of a machine next to the lab's; status 1 if one is outside of the stated error
@@ -113,6 +115,27 @@ impl IoFigureOptions {
     /// Makes the figures, and prints the table.
     pub(crate) fn execute(&self) -> Result<()> {
         print(&io::figures::make(&self.out, self.pictures.as_ref().unwrap_or(&self.out))?)
+    }
+}
+
+/// Options of `placement`.
+#[derive(Debug, Args)]
+pub(crate) struct PlacementOptions {
+    /// A model: opteron, epyc, or a file in TOML
+    #[arg(long, default_value = "epyc")]
+    model: String,
+    /// Workloads as those of `run`
+    #[arg(long = "workload", value_name = "WORK", num_args = 1.., default_values = placements::WORKS)]
+    workloads: Vec<LabWork>,
+    /// Random places of threads, each with a run for each mode
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: u64,
+}
+
+impl PlacementOptions {
+    /// Runs all, and prints the table.
+    pub(crate) fn execute(&self) -> Result<()> {
+        print(&placements::table(&Model::load(&self.model)?, &self.workloads, self.rounds)?)
     }
 }
 

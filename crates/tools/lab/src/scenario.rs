@@ -169,6 +169,13 @@ impl Placer {
     }
 }
 
+/// The CPUs of guests and of workers of the architecture `lasthop`, in place of those that the papers pin.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LabPlaces {
+    pub(crate) guests: Vec<usize>,
+    pub(crate) workers: Vec<usize>,
+}
+
 /// A run to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
@@ -181,6 +188,8 @@ pub(crate) struct Scenario {
     pub(crate) workers: usize,
     /// CPUs with a helper of the architecture `lasthop`; all without a worker, if there are fewer.
     pub(crate) helpers: usize,
+    /// Where guests and workers are; `None`: as the papers pin them.
+    pub(crate) places: Option<LabPlaces>,
     pub(crate) seed: u64,
     pub(crate) warm_up_ns: u64,
     pub(crate) measured_ns: u64,
@@ -197,6 +206,7 @@ impl Scenario {
             window_bytes: WINDOW_BYTES,
             workers: 1,
             helpers: 0,
+            places: None,
             seed: 1,
             warm_up_ns: 2_000_000,
             measured_ns: 20_000_000,
@@ -213,16 +223,7 @@ impl Scenario {
             self.measured_ns > 0 && total_ns <= RUN_NS_MAX,
             "a run of {total_ns} ns was asked for; choose up to {RUN_NS_MAX} ns, warm-up included"
         );
-        let (guests, nics) = match self.work.pattern {
-            Pattern::Pairs(pairs) => (2 * pairs, 2 * pairs),
-            Pattern::Beside(pairs) => (2 * pairs + 2, 2 * pairs + 2),
-            Pattern::FanIn(senders) => (senders + 1, senders + 1),
-            Pattern::BareFanIn(senders) => (1, senders + 1),
-            Pattern::AllToAll(guests) => (guests, guests),
-            Pattern::Echo => (2, 2),
-            Pattern::BareStream(pairs) => (1, 2 * pairs),
-            Pattern::BareEcho(_) => (1, 2),
-        };
+        let (guests, nics) = self.guests_and_nics();
         let workers = if self.architecture == Architecture::Lasthop { self.workers } else { 1 };
         let helpers = self.helper_cpus(guests);
         let mut simulation =
@@ -232,6 +233,9 @@ impl Scenario {
         let mut cpus: Vec<usize> = (0..guests).map(|guest| placer.take(self.node_of(guest))).collect();
         if guests == 1 {
             cpus[0] = 0;
+        }
+        if let Some(places) = &self.places {
+            cpus.clone_from(&places.guests);
         }
         self.add_backends(&mut simulation, &mut placer, guests);
         let nics_each = usize::from(nics / guests);
@@ -243,6 +247,20 @@ impl Scenario {
         self.add_flows(&mut simulation, nics);
         simulation.stagger(&mut Random::new(self.seed), STAGGER_NS);
         simulation.run(self.warm_up_ns, self.measured_ns)
+    }
+
+    /// Number of guests, and of cards.
+    pub(crate) fn guests_and_nics(&self) -> (u16, u16) {
+        match self.work.pattern {
+            Pattern::Pairs(pairs) => (2 * pairs, 2 * pairs),
+            Pattern::Beside(pairs) => (2 * pairs + 2, 2 * pairs + 2),
+            Pattern::FanIn(senders) => (senders + 1, senders + 1),
+            Pattern::BareFanIn(senders) => (1, senders + 1),
+            Pattern::AllToAll(guests) => (guests, guests),
+            Pattern::Echo => (2, 2),
+            Pattern::BareStream(pairs) => (1, 2 * pairs),
+            Pattern::BareEcho(_) => (1, 2),
+        }
     }
 
     /// CPUs of helpers: all without a worker, those without a guest first, and near guests first.
@@ -293,7 +311,8 @@ impl Scenario {
         match self.architecture {
             Architecture::Lasthop => {
                 for worker in 0..self.workers {
-                    let cpu = if guests == 1 { 1 + worker } else { placer.take(worker) };
+                    let usual = || if guests == 1 { 1 + worker } else { placer.take(worker) };
+                    let cpu = self.places.as_ref().map_or_else(usual, |places| places.workers[worker]);
                     simulation.add_backend(cpu);
                 }
             }
