@@ -22,8 +22,11 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         let used = if policy.is_used { "yes" } else { "no" };
         policies.row([policy.name.clone(), policy.mode.clone(), used.to_owned()]);
     }
-    let mut parts =
-        vec![format!("{view}\n"), policies.text(), shares(&report.shares), placement::placement(report)];
+    let mut parts = vec![format!("{view}\n"), policies.text(), shares(&report.shares)];
+    // Earlier supervisors do not tell.
+    if report.caches.cpus > 0 {
+        parts.push(placement::placement(report));
+    }
     if !report.queues.is_empty() {
         let mut queues = Table::new(&["VNIC", ">QUEUE", ">WORKER"]);
         for home in &report.queues {
