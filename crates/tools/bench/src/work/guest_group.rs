@@ -47,7 +47,8 @@ impl GuestGroup {
         lanes.extend(back);
         while let Some(&(from, to)) = lanes.last() {
             let mut one = traffic(workload, &[(from, to)], None);
-            if one.send_all(&mut self.guests, 1)? + one.rest(&mut self.guests, 1)? > 0 {
+            let arrived = one.send_all(&mut self.guests, 1)?;
+            if arrived > 0 || one.rest(&mut self.guests, 1)? > 0 {
                 lanes.pop();
             } else if start.elapsed().as_secs() > FIRST_FRAME_SECONDS_MAX || stop.load(Ordering::Relaxed) {
                 return Ok(false);
