@@ -11,6 +11,7 @@
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
 //!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
 //!   [place]     which idle CPU                               else: none
+//!   [QueueRow]  near which CPU the packets of a receive queue should be      else: near the guest's first thread
 //!   [steal_credit]   whose share of the CPU an idle thread lends, each second; needs no view
 //! ```
 //!
@@ -42,6 +43,7 @@
 pub mod bounds;
 mod guest;
 mod look;
+mod movement;
 mod notify;
 mod offload;
 mod place;
@@ -53,6 +55,7 @@ pub use guest::GuestView;
 pub use guest::{Activity, CpuState, Occupant, ThreadState};
 pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
+pub use movement::{Landing, LastTouch, QueueRow, VcpuRule, Vcpus, last_ran, wake_hint};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{
