@@ -72,12 +72,12 @@ impl Helpers {
         seat.into_iter().for_each(|seat| seat.store(thread, Ordering::Relaxed));
     }
 
-    /// The helper for large frames to `port`, by the view: one whose CPU is idle, as near to the receiver as possible.
-    /// `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
+    /// The helper for large frames to a port whose receiver is `near` a CPU, by the view: one whose CPU is idle, as near to
+    /// the receiver as possible. `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
     pub(crate) fn choose(
         &self,
         view: &dyn SchedulerView,
-        port: PortId,
+        (port, near): (PortId, Option<u16>),
         own_cpu: u16,
         turn: u32,
     ) -> Option<usize> {
@@ -87,7 +87,7 @@ impl Helpers {
             let state = u16::try_from(cpu).ok().and_then(|cpu| view.cpu(cpu));
             state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu)
         };
-        let receiver = usize::from(view.guest_cpu(port).unwrap_or(own_cpu));
+        let receiver = usize::from(near.unwrap_or(own_cpu));
         let turn = spread(port.0, turn);
         let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, receiver, turn, self.settings.place)?;
         seat_at(cpu).map(|seat| self.first + seat)
@@ -112,12 +112,14 @@ pub(crate) struct OffloadCounts {
     pub(crate) shared: AtomicU64,
     /// Visits for which no helper's CPU was idle.
     pub(crate) alone: AtomicU64,
+    /// Visits for which one was sought near another CPU than that of the guest's first thread.
+    pub(crate) moved: AtomicU64,
 }
 
 impl OffloadCounts {
-    /// Visits that shared, and those that did not.
-    pub(crate) fn read(&self) -> (u64, u64) {
-        (self.shared.load(Ordering::Relaxed), self.alone.load(Ordering::Relaxed))
+    /// Visits that shared, those that did not, and those for which the data movement table decided.
+    pub(crate) fn read(&self) -> [u64; 3] {
+        [&self.shared, &self.alone, &self.moved].map(|count| count.load(Ordering::Relaxed))
     }
 }
 

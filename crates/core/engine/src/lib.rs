@@ -68,6 +68,7 @@ mod load;
 mod mailbox;
 mod memory_costs;
 mod memory_meter;
+mod movement;
 mod moves;
 mod offences;
 mod persistent_counters;
@@ -108,6 +109,7 @@ pub use lasthop_fabric::{
     UpcallLine, UpcallRecord, Watch, WorkStage,
 };
 pub use load::Gathering;
+pub use movement::{REPORTED_ROWS_MAX, ReportedRow};
 pub use port::{PortConfig, PortState};
 pub use profile::{EngineProfile, RunningProfile};
 pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
@@ -259,6 +261,7 @@ pub struct Engine {
     captures: capture::Captures,
     profile_slot: profile::ProfileSlot,
     late_workers: LateWorkers,
+    movement: movement::Movement,
 }
 
 impl Engine {
@@ -307,6 +310,7 @@ impl Engine {
             captures,
             profile_slot,
             late_workers: LateWorkers::default(),
+            movement: movement::Movement::default(),
         };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
@@ -578,7 +582,11 @@ impl Engine {
         view: Option<Arc<dyn SchedulerView>>,
         modes: Modes,
     ) -> Result<(), EngineError> {
-        self.pool.call_all(move |worker| worker.set_scheduler_view(view.clone(), modes)).map(drop)
+        let movement = self.movement.follow(view.as_ref(), &modes);
+        let set = move |worker: &mut Worker| {
+            worker.set_scheduler_view(view.clone(), modes, movement.clone());
+        };
+        self.pool.call_all(set).map(drop)
     }
 
     /// Each worker's last decisions by the view, oldest first, and the time on their clock.

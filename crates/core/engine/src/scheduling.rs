@@ -16,10 +16,12 @@ use std::sync::Arc;
 use lasthop_module_api::PortId;
 use lasthop_sched::{
     CpuPlace, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
-    Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
+    Policy, Reminder, ThreadState, Transmit, TransmitRing, UnansweredSignal, Vcpus, look, notify, occupy,
+    remind, transmit,
 };
 
 use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
+use crate::movement::{Delivery, MovementTable};
 
 /// Time in ns after which another thread must have taken an offered CPU.
 const TAKEN_NS: u64 = 10_000;
@@ -47,6 +49,18 @@ pub trait SchedulerView: Debug + Send + Sync {
     fn cpu(&self, number: u16) -> Option<CpuState>;
     /// The CPU on which a thread of the guest behind a port runs, or ran last; `None` if that is not known.
     fn guest_cpu(&self, _port: PortId) -> Option<u16> {
+        None
+    }
+    /// The threads of the guest behind a port, among which a receive queue's vCPU is; none if they are not known.
+    fn vcpus(&self, _port: PortId) -> Vcpus {
+        Vcpus::default()
+    }
+    /// The state of one of them with its time, by index; `None` if that is not known.
+    fn vcpu(&self, _port: PortId, _index: usize) -> Option<ThreadState> {
+        None
+    }
+    /// The index of the one that runs, or ran last. Reads all of them.
+    fn last_vcpu(&self, _port: PortId) -> Option<usize> {
         None
     }
     /// The caches and the memory of the CPUs, by number.
@@ -100,6 +114,14 @@ pub struct PolicyCounters {
     pub offloads_alone: u64,
     /// Offload: orders that a helper gave up, since another thread wanted its CPU.
     pub helps_given_up: u64,
+    /// Movement: vCPUs that slept when packets were written for them, and ran next on the CPU that wrote.
+    pub landed_same: u64,
+    /// Movement: the same, on another CPU of its last-level cache.
+    pub landed_near: u64,
+    /// Movement: the same, elsewhere.
+    pub landed_far: u64,
+    /// Movement: visits with large frames for which a helper was sought near another CPU than without the table.
+    pub offloads_moved: u64,
 }
 
 /// A worker's view and policies.
@@ -116,6 +138,8 @@ pub(crate) struct Scheduling {
     /// Time of the last signal after which a guess would have sent a second one.
     guessed_ns: u64,
     trace: DecisionTrace,
+    /// The table, while the policy movement is used.
+    pub(crate) movement: Option<Arc<MovementTable>>,
     pub(crate) counters: PolicyCounters,
 }
 
@@ -222,6 +246,18 @@ impl Scheduling {
     /// The view, if large frames may be shared with helpers.
     pub(crate) fn offload_view(&self) -> Option<Arc<dyn SchedulerView>> {
         self.view.clone().filter(|_| self.modes.is_used(Policy::Offload))
+    }
+
+    /// The view, if there is one.
+    pub(crate) fn shared_view(&self) -> Option<Arc<dyn SchedulerView>> {
+        self.view.clone()
+    }
+
+    /// Updates the rows of the queues that packets went to, if there is a table.
+    pub(crate) fn note_delivery(&mut self, to: &Delivery) {
+        if let (Some(view), Some(movement)) = (&self.view, &self.movement) {
+            movement.deliver(&**view, to, &mut self.counters);
+        }
     }
 
     /// Whether another thread waits for this thread's CPU, as far as the view shows.

@@ -22,6 +22,7 @@ use crate::helpers::{Helping, OffloadCounts};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
 use crate::memory_meter::{MemoryMeter, Sampling};
+use crate::movement::MovementTable;
 use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
@@ -147,7 +148,7 @@ impl Worker {
 
     /// The port that received the packets of its last round, if that found any.
     pub(crate) fn debtor(&self) -> Option<PortId> {
-        if self.has_worked { self.fabric.last_destination() } else { None }
+        self.fabric.last_destination().filter(|_| self.has_worked).map(|(port, _)| port)
     }
 
     /// Whether it was told to stop.
@@ -245,6 +246,9 @@ impl Worker {
         if visited.packets > 0 {
             self.stats.batches += 1;
             adaptive_poll.found(ring.port.index(), now);
+            if self.scheduling.movement.is_some() {
+                self.note_delivery(now);
+            }
         }
         self.persistent_counters.note();
         self.fabric.mark(WorkStage::Other);
@@ -676,13 +680,18 @@ impl Worker {
 
     /// Its counters, and the number of active rings.
     pub(crate) fn stats(&self) -> WorkerStats {
-        let (offloads_shared, offloads_alone) = self.offload_counts.read();
+        let [offloads_shared, offloads_alone, offloads_moved] = self.offload_counts.read();
         WorkerStats {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),
             helper_cpu: self.pool.helpers().cpu_of(self.stats.index),
-            policies: PolicyCounters { offloads_shared, offloads_alone, ..self.scheduling.counters },
+            policies: PolicyCounters {
+                offloads_shared,
+                offloads_alone,
+                offloads_moved,
+                ..self.scheduling.counters
+            },
             ..self.stats
         }
     }
@@ -694,12 +703,18 @@ impl Worker {
     }
 
     /// Decides by this view from now on, as far as `modes` enables it.
-    pub(crate) fn set_scheduler_view(&mut self, view: Option<Arc<dyn SchedulerView>>, modes: Modes) {
+    pub(crate) fn set_scheduler_view(
+        &mut self,
+        view: Option<Arc<dyn SchedulerView>>,
+        modes: Modes,
+        movement: Option<Arc<MovementTable>>,
+    ) {
         let number = self.number();
         if let Some(events) = self.scheduling.sleep_events(number) {
             self.events.forget(events);
         }
         self.scheduling.set(view, modes);
+        self.scheduling.movement = movement;
         self.share_or_not();
         if let Some(events) = self.scheduling.sleep_events(number) {
             // The kernel has no memory for it: timers are the bound.

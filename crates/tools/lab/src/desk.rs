@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies};
+use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
 use lasthop_module_api::PortId;
 use lasthop_sched::{
     CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, distance, place,
@@ -89,8 +89,8 @@ impl HelperDesk {
 pub(crate) struct DeskFinder(pub(crate) Arc<Mutex<HelperDesk>>);
 
 impl HelperFinder for DeskFinder {
-    fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
-        self.0.lock().ok()?.find(port, copies)
+    fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare> {
+        self.0.lock().ok()?.find(ring.port, copies)
     }
 
     /// The simulation wakes each helper that has orders.
