@@ -36,6 +36,8 @@ pub struct ReportedRow {
     pub ring: RingId,
     /// The index of its vCPU among the guest's threads, if one is known.
     pub vcpu: Option<usize>,
+    /// Its thread's number on the host.
+    pub tid: Option<u32>,
     /// Why this one.
     pub rule: VcpuRule,
     /// The row.
@@ -257,7 +259,8 @@ fn reported(
     let updated_ns = cell.map_or(0, |cell| cell.updated_ns.load(Ordering::Relaxed));
     row.observe(vcpu.and_then(|vcpu| view.vcpu(ring.port, vcpu)), now_ns.saturating_sub(updated_ns));
     let hint = wake_hint(&row, view.places(), |_| true).into_iter().flatten().collect();
-    Some(ReportedRow { ring, vcpu, rule, row, hint })
+    let tid = vcpu.and_then(|vcpu| view.vcpu_tid(ring.port, vcpu));
+    Some(ReportedRow { ring, vcpu, tid, rule, row, hint })
 }
 
 /// The table of a switch, from view to view.
@@ -279,16 +282,16 @@ impl Movement {
 }
 
 impl Engine {
-    /// The rows of the data movement table, by port and queue; [`REPORTED_ROWS_MAX`] at most. Without a view there are
-    /// none.
+    /// Whether the policy movement is used, and the rows of the data movement table, by port and queue;
+    /// [`REPORTED_ROWS_MAX`] at most. Without a view there are none.
     ///
     /// # Errors
     /// [`EngineError::NoAnswer`].
-    pub fn movement_rows(&self) -> Result<Vec<ReportedRow>, EngineError> {
+    pub fn movement_rows(&self) -> Result<(bool, Vec<ReportedRow>), EngineError> {
         let now_ns = self.now_ns();
         self.pool.call(0, move |worker| match worker.scheduling.shared_view() {
-            Some(view) => worker.reported_rows(&*view, now_ns),
-            None => Vec::new(),
+            Some(view) => (worker.scheduling.movement.is_some(), worker.reported_rows(&*view, now_ns)),
+            None => (false, Vec::new()),
         })
     }
 }

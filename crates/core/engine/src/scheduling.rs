@@ -59,6 +59,10 @@ pub trait SchedulerView: Debug + Send + Sync {
     fn vcpu(&self, _port: PortId, _index: usize) -> Option<ThreadState> {
         None
     }
+    /// The number of one of them on the host.
+    fn vcpu_tid(&self, _port: PortId, _index: usize) -> Option<u32> {
+        None
+    }
     /// The index of the one that runs, or ran last. Reads all of them.
     fn last_vcpu(&self, _port: PortId) -> Option<usize> {
         None
