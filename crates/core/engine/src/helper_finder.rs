@@ -6,9 +6,9 @@ use std::sync::atomic::Ordering;
 use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
 use lasthop_sched::{HELPER_TURN_VISITS, share_of_home};
 
-use crate::helpers::OffloadCounts;
-use crate::movement::MovementTable;
-use crate::scheduling::{SchedulerView, own_cpu};
+use crate::helpers::{OffloadCounts, ReceiverPlace};
+use crate::movement_table::MovementTable;
+use crate::scheduler_view::{SchedulerView, own_cpu};
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// Finds helpers for one worker by the view.
@@ -21,16 +21,15 @@ pub(crate) struct ViewFinder<W> {
 }
 
 impl<W> ViewFinder<W> {
-    /// The CPU of the receiver: that of the queue's row, or else that of the guest's first thread.
-    fn near(&self, ring: RingId) -> Option<u16> {
+    /// Where the receiver is: by the queue's row, or else by the guest's first thread.
+    fn receiver(&self, ring: RingId) -> ReceiverPlace {
         let first = self.view.guest_cpu(ring.port);
-        let Some(cpu) = self.movement.as_ref().and_then(|table| table.cpu(&*self.view, ring)) else {
-            return first;
-        };
-        if first != Some(cpu) {
+        let row = self.movement.as_ref().and_then(|table| table.cpus(&*self.view, ring));
+        let (near, own) = row.map_or((first, first), |(near, own)| (Some(near), Some(own)));
+        if near != first {
             self.counts.moved.fetch_add(1, Ordering::Relaxed);
         }
-        Some(cpu)
+        ReceiverPlace { port: ring.port, near, own }
     }
 }
 
@@ -39,8 +38,7 @@ impl<W: PoolMember> HelperFinder for ViewFinder<W> {
         let LargeCopies { packets, bytes, waiting } = copies;
         let shared = share_of_home(packets, bytes, waiting, self.pool.helpers().offload())?;
         let turn = (self.counts.shared.load(Ordering::Relaxed) / HELPER_TURN_VISITS) as u32;
-        let near = self.near(ring);
-        let helper = self.pool.helpers().choose(&*self.view, (ring.port, near), own_cpu(), turn);
+        let helper = self.pool.helpers().choose(&*self.view, self.receiver(ring), own_cpu(), turn);
         let count = if helper.is_some() { &self.counts.shared } else { &self.counts.alone };
         count.fetch_add(1, Ordering::Relaxed);
         let helper = u8::try_from(helper?).ok()?;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
 
-use crate::scheduling::SchedulerView;
+use crate::scheduler_view::SchedulerView;
 
 /// The helpers of a switch.
 #[derive(Clone, Debug, Default)]
@@ -72,12 +72,12 @@ impl Helpers {
         seat.into_iter().for_each(|seat| seat.store(thread, Ordering::Relaxed));
     }
 
-    /// The helper for large frames to a port whose receiver is `near` a CPU, by the view: one whose CPU is idle, as near to
-    /// the receiver as possible. `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
+    /// The helper for large frames to a receiver, by the view: one whose CPU is idle, as near to the receiver as possible,
+    /// and not on its own CPU. `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
     pub(crate) fn choose(
         &self,
         view: &dyn SchedulerView,
-        (port, near): (PortId, Option<u16>),
+        receiver: ReceiverPlace,
         own_cpu: u16,
         turn: u32,
     ) -> Option<usize> {
@@ -85,11 +85,12 @@ impl Helpers {
         let seat_at = |cpu: usize| self.settings.cpus.iter().position(|at| *at == cpu);
         let is_idle = |cpu: usize| {
             let state = u16::try_from(cpu).ok().and_then(|cpu| view.cpu(cpu));
-            state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu)
+            let is_receiver_s = receiver.own.is_some_and(|own| usize::from(own) == cpu);
+            state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu) && !is_receiver_s
         };
-        let receiver = usize::from(near.unwrap_or(own_cpu));
-        let turn = spread(port.0, turn);
-        let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, receiver, turn, self.settings.place)?;
+        let near = usize::from(receiver.near.unwrap_or(own_cpu));
+        let turn = spread(receiver.port.0, turn);
+        let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, near, turn, self.settings.place)?;
         seat_at(cpu).map(|seat| self.first + seat)
     }
 
@@ -103,6 +104,16 @@ impl Helpers {
         };
         is_free && state.waiting == 0
     }
+}
+
+/// Where a receiver of large frames is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiverPlace {
+    pub(crate) port: PortId,
+    /// The CPU near which a helper is sought, if one is known.
+    pub(crate) near: Option<u16>,
+    /// The CPU of its thread, which no helper takes.
+    pub(crate) own: Option<u16>,
 }
 
 /// How often a worker had large frames.

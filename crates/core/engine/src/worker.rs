@@ -11,7 +11,6 @@ use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stop
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
-use lasthop_sched::Modes;
 use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;
@@ -22,12 +21,11 @@ use crate::helpers::{Helping, OffloadCounts};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
 use crate::memory_meter::{MemoryMeter, Sampling};
-use crate::movement::MovementTable;
 use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
-use crate::scheduling::{PolicyCounters, SchedulerView, Scheduling};
+use crate::scheduling::{PolicyCounters, Scheduling};
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
 use crate::sys::ThreadUsage;
@@ -700,27 +698,6 @@ impl Worker {
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
         let control = self.controls.error(port);
         self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
-    }
-
-    /// Decides by this view from now on, as far as `modes` enables it.
-    pub(crate) fn set_scheduler_view(
-        &mut self,
-        view: Option<Arc<dyn SchedulerView>>,
-        modes: Modes,
-        movement: Option<Arc<MovementTable>>,
-    ) {
-        let number = self.number();
-        if let Some(events) = self.scheduling.sleep_events(number) {
-            self.events.forget(events);
-        }
-        self.scheduling.set(view, modes);
-        self.scheduling.movement = movement;
-        self.share_or_not();
-        if let Some(events) = self.scheduling.sleep_events(number) {
-            // The kernel has no memory for it: timers are the bound.
-            let _ = self.events.listen(events, Event::Sleeper);
-        }
-        self.timers.note_event();
     }
 
     pub(crate) fn stop(&mut self) {

@@ -8,7 +8,7 @@ use lasthop_engine::SchedulerView;
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    Activity, CpuPlace, CpuState, GuestView, Mode, Modes, Occupant, Policy, ThreadState, Vcpus,
+    Activity, CpuPlace, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState,
 };
 use lasthop_wire::Offload;
 use support::{IdleView, TestSwitch, config, eventually, frame, receive};
@@ -114,8 +114,8 @@ impl SchedulerView for ReaderView {
         Some(0)
     }
 
-    fn vcpus(&self, _: PortId) -> Vcpus {
-        Vcpus { count: 2, is_ordered: false }
+    fn vcpus(&self, _: PortId) -> GuestVcpus {
+        GuestVcpus { count: 2, is_ordered: false }
     }
 
     fn vcpu(&self, _: PortId, index: usize) -> Option<ThreadState> {

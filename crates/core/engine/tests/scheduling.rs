@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lasthop_engine::{Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_module_api::PortId;
-use lasthop_sched::{Activity, CpuState, GuestView, Mode, Modes, Occupant, Policy, ThreadState, Vcpus};
+use lasthop_sched::{Activity, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState};
 use lasthop_vhost::features as virtio;
 use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 
@@ -55,8 +55,8 @@ impl SchedulerView for RandomView {
             .then(|| CpuState { occupant: Occupant::Thread(1), waiting: u32::from(bits >> 8 & 1 == 0) })
     }
 
-    fn vcpus(&self, _: PortId) -> Vcpus {
-        Vcpus { count: 2, is_ordered: self.next() & 1 == 0 }
+    fn vcpus(&self, _: PortId) -> GuestVcpus {
+        GuestVcpus { count: 2, is_ordered: self.next() & 1 == 0 }
     }
 
     fn vcpu(&self, _: PortId, _: usize) -> Option<ThreadState> {

@@ -55,7 +55,7 @@ pub use guest::GuestView;
 pub use guest::{Activity, CpuState, Occupant, ThreadState};
 pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
-pub use movement::{Landing, LastTouch, QueueRow, VcpuRule, Vcpus, last_ran, wake_hint};
+pub use movement::{GuestVcpus, Landing, LastTouch, QueueRow, VcpuRule, last_ran, wake_hint};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{

@@ -76,7 +76,7 @@ impl QueueRow {
 
 /// The threads of a guest, as a queue's vCPU is chosen among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Vcpus {
+pub struct GuestVcpus {
     /// Their number; 0: the guest is not tracked.
     pub count: usize,
     /// The user named them one by one, in the order of the queues.
@@ -99,7 +99,7 @@ pub enum VcpuRule {
 impl VcpuRule {
     /// The rule for a queue of a guest with `queues` open receive queues; `None` for a guest that is not tracked.
     #[must_use]
-    pub fn new(vcpus: Vcpus, queues: usize) -> Option<Self> {
+    pub fn new(vcpus: GuestVcpus, queues: usize) -> Option<Self> {
         match vcpus.count {
             0 => None,
             _ if vcpus.is_ordered => Some(Self::Ordered),
@@ -111,7 +111,12 @@ impl VcpuRule {
 
     /// The index of the thread that reads `queue`, of `vcpus`; `last_ran` is asked where the rule needs it. `None` if no
     /// thread is known.
-    pub fn vcpu(self, queue: usize, vcpus: Vcpus, last_ran: impl FnOnce() -> Option<usize>) -> Option<usize> {
+    pub fn vcpu(
+        self,
+        queue: usize,
+        vcpus: GuestVcpus,
+        last_ran: impl FnOnce() -> Option<usize>,
+    ) -> Option<usize> {
         match self {
             Self::Ordered => queue.checked_rem(vcpus.count),
             Self::Only => Some(0),
@@ -210,7 +215,7 @@ mod tests {
     #[test]
     fn queues_have_vcpus_by_number_where_that_is_plain() {
         let vcpu = |queue, count, queues, is_ordered| {
-            let vcpus = Vcpus { count, is_ordered };
+            let vcpus = GuestVcpus { count, is_ordered };
             VcpuRule::new(vcpus, queues).map(|rule| (rule, rule.vcpu(queue, vcpus, || Some(1))))
         };
         assert_eq!(vcpu(0, 0, 1, true), None);
@@ -220,7 +225,7 @@ mod tests {
         assert_eq!(vcpu(0, 4, 1, false), Some((VcpuRule::LastRan, Some(1))));
         assert_eq!(vcpu(0, 4, 1, true), Some((VcpuRule::Ordered, Some(0))));
         assert_eq!(vcpu(5, 4, 8, true), Some((VcpuRule::Ordered, Some(1))));
-        let vcpus = Vcpus { count: 2, is_ordered: false };
+        let vcpus = GuestVcpus { count: 2, is_ordered: false };
         assert_eq!(VcpuRule::LastRan.vcpu(0, vcpus, || Some(2)), None, "of threads that are gone");
     }
 
@@ -263,8 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a view says: the destination is a CPU that the view named or that wrote, and a row without a vCPU has
-        /// none.
+        /// With any view, the destination is a CPU that the view named or that wrote. A row without a vCPU has none.
         #[test]
         fn a_row_invents_no_cpu(steps in prop::collection::vec((states(), 0..1000_u64, prop::option::of(100..108_u16)), 1..40)) {
             let (mut queue, mut named) = (QueueRow::default(), Vec::new());
@@ -291,7 +295,7 @@ mod tests {
             threads in prop::collection::vec(states(), 0..20), queue in 0..64_usize, queues in 0..64_usize,
             is_ordered in any::<bool>(), state in states(), mask in any::<u8>(), llcs in prop::collection::vec(0..3_u16, 0..8),
         ) {
-            let vcpus = Vcpus { count: threads.len(), is_ordered };
+            let vcpus = GuestVcpus { count: threads.len(), is_ordered };
             let rule = VcpuRule::new(vcpus, queues);
             let chosen = rule.and_then(|rule| rule.vcpu(queue, vcpus, || last_ran(threads.iter().copied())));
             prop_assert!(chosen.is_none_or(|index| index < threads.len()));

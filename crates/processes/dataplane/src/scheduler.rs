@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lasthop_engine::{PolicyDecision, ReportedRow, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuPlace, CpuState, GuestView, Policy, ThreadState, Vcpus, last_ran};
+use lasthop_sched::{CpuPlace, CpuState, GuestVcpus, GuestView, Policy, ThreadState, last_ran};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
 
@@ -124,8 +124,8 @@ impl SchedulerView for SeenGuests {
         self.view.thread(*first, NO_TIME).map(|thread| thread.cpu)
     }
 
-    fn vcpus(&self, port: PortId) -> Vcpus {
-        let of = |guest: &GuestSlots| Vcpus { count: guest.slots.len(), is_ordered: guest.is_ordered };
+    fn vcpus(&self, port: PortId) -> GuestVcpus {
+        let of = |guest: &GuestSlots| GuestVcpus { count: guest.slots.len(), is_ordered: guest.is_ordered };
         self.guests.get(port.index()).map(of).unwrap_or_default()
     }
 

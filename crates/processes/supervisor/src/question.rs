@@ -14,7 +14,7 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::Change;
 use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::sched::QueueMove;
-use lasthop_api::sched_table::SchedPart;
+use lasthop_api::sched_part::SchedPart;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};

@@ -15,7 +15,7 @@ use lasthop_api::report::{
 };
 use lasthop_api::rpc;
 use lasthop_api::sched::QueueMove;
-use lasthop_api::sched_table::SchedPart;
+use lasthop_api::sched_part::SchedPart;
 use lasthop_api::settings::Settings;
 use lasthop_listeners::{Caller, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};

@@ -28,7 +28,7 @@ use lasthop_api::sched::{
     GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode,
     WorkerPolicies,
 };
-use lasthop_api::sched_table::SchedPart;
+use lasthop_api::sched_part::SchedPart;
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_shares::Shares;

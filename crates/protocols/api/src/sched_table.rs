@@ -3,11 +3,7 @@
 use lasthop_sched::{Activity, LastTouch, ThreadState, VcpuRule};
 use serde::{Deserialize, Serialize};
 
-use lasthop_runtime::fault::Fault;
-use serde_json::Value;
-
-use crate::orders::Order;
-use crate::sched::{SchedTrace, ThreadReport};
+use crate::sched::ThreadReport;
 
 /// The table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,36 +68,5 @@ impl ThreadReport {
     pub fn new(tid: u32, state: Option<ThreadState>) -> Self {
         let activity = activity_word(state.map(|state| state.activity)).to_owned();
         Self { tid, activity, cpu: state.map(|state| state.cpu) }
-    }
-}
-
-/// Reports about the scheduler that the switch process makes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SchedPart {
-    /// The last decisions.
-    Trace,
-    /// The data movement table.
-    Table,
-}
-
-impl SchedPart {
-    /// The order that asks for it.
-    pub fn order(self) -> Order {
-        match self {
-            Self::Trace => Order::SchedTrace,
-            Self::Table => Order::SchedTable,
-        }
-    }
-
-    /// The report of a process without a view, or of a version that knows none.
-    ///
-    /// # Errors
-    /// None in practice: the reports are plain values.
-    pub fn nothing(self) -> Result<Value, Fault> {
-        let value = match self {
-            Self::Trace => serde_json::to_value(SchedTrace::default()),
-            Self::Table => serde_json::to_value(SchedTable::default()),
-        };
-        value.map_err(|error| Fault::internal("write a report", error))
     }
 }
