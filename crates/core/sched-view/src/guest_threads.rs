@@ -320,6 +320,8 @@ mod tests {
     fn threads_of_known_guests_are_found_by_their_names() {
         let qemu = process(&["qemu-system-x86", "call_rcu", "CPU 0/TCG", "CPU 1/KVM"], &[]);
         assert_eq!(found(&qemu), (GuestKind::Vmm, vec![102, 103]));
+        let late = process(&["qemu-system-x86", "CPU 10/KVM", "CPU 2/KVM", "CPU 0/KVM"], &[]);
+        assert_eq!(found(&late).1, [103, 102, 101], "by their numbers");
         let cloud_hypervisor = process(&["cloud-hyperviso", "vmm", "vcpu0", "vcpu10", "vcpu_x"], &[]);
         assert_eq!(found(&cloud_hypervisor), (GuestKind::Vmm, vec![102, 103]));
         let dpdk = process(&["dpdk-testpmd", "eal-intr-thread", "rte_mp_handle", "rte-worker-1"], &[]);
