@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies};
-use lasthop_module_api::PortId;
+use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
 use lasthop_sched::{HELPER_TURN_VISITS, share_of_home};
 
-use crate::helpers::OffloadCounts;
-use crate::scheduling::{SchedulerView, own_cpu};
+use crate::helpers::{OffloadCounts, ReceiverPlace};
+use crate::movement_table::MovementTable;
+use crate::scheduler_view::{SchedulerView, own_cpu};
 use crate::worker_pool::{PoolMember, WorkerPool};
 
 /// Finds helpers for one worker by the view.
@@ -16,14 +16,29 @@ pub(crate) struct ViewFinder<W> {
     pub(crate) view: Arc<dyn SchedulerView>,
     pub(crate) pool: Arc<WorkerPool<W>>,
     pub(crate) counts: Arc<OffloadCounts>,
+    /// The data movement table, while that policy is used.
+    pub(crate) movement: Option<Arc<MovementTable>>,
+}
+
+impl<W> ViewFinder<W> {
+    /// Where the receiver is: by the queue's row, or else by the guest's first thread.
+    fn receiver(&self, ring: RingId) -> ReceiverPlace {
+        let first = self.view.guest_cpu(ring.port);
+        let row = self.movement.as_ref().and_then(|table| table.cpus(&*self.view, ring));
+        let (near, own) = row.map_or((first, first), |(near, own)| (Some(near), Some(own)));
+        if near != first {
+            self.counts.moved.fetch_add(1, Ordering::Relaxed);
+        }
+        ReceiverPlace { port: ring.port, near, own }
+    }
 }
 
 impl<W: PoolMember> HelperFinder for ViewFinder<W> {
-    fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
+    fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare> {
         let LargeCopies { packets, bytes, waiting } = copies;
         let shared = share_of_home(packets, bytes, waiting, self.pool.helpers().offload())?;
         let turn = (self.counts.shared.load(Ordering::Relaxed) / HELPER_TURN_VISITS) as u32;
-        let helper = self.pool.helpers().choose(&*self.view, port, own_cpu(), turn);
+        let helper = self.pool.helpers().choose(&*self.view, self.receiver(ring), own_cpu(), turn);
         let count = if helper.is_some() { &self.counts.shared } else { &self.counts.alone };
         count.fetch_add(1, Ordering::Relaxed);
         let helper = u8::try_from(helper?).ok()?;

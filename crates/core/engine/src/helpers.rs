@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
 
-use crate::scheduling::SchedulerView;
+use crate::scheduler_view::SchedulerView;
 
 /// The helpers of a switch.
 #[derive(Clone, Debug, Default)]
@@ -72,12 +72,12 @@ impl Helpers {
         seat.into_iter().for_each(|seat| seat.store(thread, Ordering::Relaxed));
     }
 
-    /// The helper for large frames to `port`, by the view: one whose CPU is idle, as near to the receiver as possible.
-    /// `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
+    /// The helper for large frames to a receiver, by the view: one whose CPU is idle, as near to the receiver as possible,
+    /// and not on its own CPU. `own_cpu` stands for the receiver's CPU if that is not known. `turn` spreads ports.
     pub(crate) fn choose(
         &self,
         view: &dyn SchedulerView,
-        port: PortId,
+        receiver: ReceiverPlace,
         own_cpu: u16,
         turn: u32,
     ) -> Option<usize> {
@@ -85,11 +85,12 @@ impl Helpers {
         let seat_at = |cpu: usize| self.settings.cpus.iter().position(|at| *at == cpu);
         let is_idle = |cpu: usize| {
             let state = u16::try_from(cpu).ok().and_then(|cpu| view.cpu(cpu));
-            state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu)
+            let is_receiver_s = receiver.own.is_some_and(|own| usize::from(own) == cpu);
+            state.is_some_and(|state| self.is_idle(&state)) && cpu != usize::from(own_cpu) && !is_receiver_s
         };
-        let receiver = usize::from(view.guest_cpu(port).unwrap_or(own_cpu));
-        let turn = spread(port.0, turn);
-        let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, receiver, turn, self.settings.place)?;
+        let near = usize::from(receiver.near.unwrap_or(own_cpu));
+        let turn = spread(receiver.port.0, turn);
+        let cpu = place(places, |cpu| seat_at(cpu).is_some(), is_idle, near, turn, self.settings.place)?;
         seat_at(cpu).map(|seat| self.first + seat)
     }
 
@@ -105,6 +106,16 @@ impl Helpers {
     }
 }
 
+/// Where a receiver of large frames is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReceiverPlace {
+    pub(crate) port: PortId,
+    /// The CPU near which a helper is sought, if one is known.
+    pub(crate) near: Option<u16>,
+    /// The CPU of its thread, which no helper takes.
+    pub(crate) own: Option<u16>,
+}
+
 /// How often a worker had large frames.
 #[derive(Debug, Default)]
 pub(crate) struct OffloadCounts {
@@ -112,12 +123,14 @@ pub(crate) struct OffloadCounts {
     pub(crate) shared: AtomicU64,
     /// Visits for which no helper's CPU was idle.
     pub(crate) alone: AtomicU64,
+    /// Visits for which one was sought near another CPU than that of the guest's first thread.
+    pub(crate) moved: AtomicU64,
 }
 
 impl OffloadCounts {
-    /// Visits that shared, and those that did not.
-    pub(crate) fn read(&self) -> (u64, u64) {
-        (self.shared.load(Ordering::Relaxed), self.alone.load(Ordering::Relaxed))
+    /// Visits that shared, those that did not, and those for which the data movement table decided.
+    pub(crate) fn read(&self) -> [u64; 3] {
+        [&self.shared, &self.alone, &self.moved].map(|count| count.load(Ordering::Relaxed))
     }
 }
 

@@ -18,7 +18,8 @@ impl Worker {
         if let Some(view) = self.scheduling.offload_view().filter(|_| may_share) {
             let bytes_min = helpers.offload().packet_bytes_min;
             let (pool, counts) = (Arc::clone(&self.pool), Arc::clone(&self.offload_counts));
-            self.fabric.begin_offload(bytes_min, Box::new(ViewFinder { view, pool, counts }));
+            let movement = self.scheduling.movement.clone();
+            self.fabric.begin_offload(bytes_min, Box::new(ViewFinder { view, pool, counts, movement }));
         }
     }
 

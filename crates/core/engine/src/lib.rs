@@ -68,6 +68,8 @@ mod load;
 mod mailbox;
 mod memory_costs;
 mod memory_meter;
+mod movement;
+mod movement_table;
 mod moves;
 mod offences;
 mod persistent_counters;
@@ -80,6 +82,7 @@ mod reminders;
 mod reports;
 mod ring_fds;
 mod saved_counters;
+mod scheduler_view;
 mod scheduling;
 mod shrinking_files;
 mod signals;
@@ -91,6 +94,7 @@ mod threads;
 mod timed_rings;
 mod transmit_timers;
 mod upcalls;
+mod view_changes;
 mod watchdog;
 mod worker;
 mod worker_pool;
@@ -108,10 +112,12 @@ pub use lasthop_fabric::{
     UpcallLine, UpcallRecord, Watch, WorkStage,
 };
 pub use load::Gathering;
+pub use movement_table::{REPORTED_ROWS_MAX, ReportedRow};
 pub use port::{PortConfig, PortState};
 pub use profile::{EngineProfile, RunningProfile};
 pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
-pub use scheduling::{PolicyCounters, SchedulerView};
+pub use scheduler_view::SchedulerView;
+pub use scheduling::PolicyCounters;
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};
 pub use sys::{peer_process, peer_user};
 pub use upcalls::{InjectedPacket, Injections, Upcalls};
@@ -127,7 +133,6 @@ use lasthop_guestmem::Mapping;
 use lasthop_module_api::{
     FdbEntry, FdbMove, Header, Mac, Module, PORTS_MAX, PortId, PortSettings, Reasons, SwitchId, Verdicts, Vid,
 };
-use lasthop_sched::Modes;
 use thiserror::Error;
 
 use helpers::Helpers;
@@ -259,6 +264,7 @@ pub struct Engine {
     captures: capture::Captures,
     profile_slot: profile::ProfileSlot,
     late_workers: LateWorkers,
+    movement: movement::Movement,
 }
 
 impl Engine {
@@ -307,6 +313,7 @@ impl Engine {
             captures,
             profile_slot,
             late_workers: LateWorkers::default(),
+            movement: movement::Movement::default(),
         };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
             fabric.set_flow_key(flow_key);
@@ -567,27 +574,6 @@ impl Engine {
         self.module = Arc::clone(module);
         let module = Arc::clone(module);
         self.pool.call_all(move |worker| worker.fabric.set_module(Arc::clone(&module))).map(drop)
-    }
-
-    /// Has workers poll and yield by `view`, as far as `modes` enables it; `None` removes the view.
-    ///
-    /// # Errors
-    /// [`EngineError::NoAnswer`]: that worker does so when it runs its tasks.
-    pub fn set_scheduler_view(
-        &self,
-        view: Option<Arc<dyn SchedulerView>>,
-        modes: Modes,
-    ) -> Result<(), EngineError> {
-        self.pool.call_all(move |worker| worker.set_scheduler_view(view.clone(), modes)).map(drop)
-    }
-
-    /// Each worker's last decisions by the view, oldest first, and the time on their clock.
-    ///
-    /// # Errors
-    /// [`EngineError::NoAnswer`].
-    pub fn decisions(&self) -> Result<(u64, Vec<Vec<TracedDecision>>), EngineError> {
-        let decisions = self.pool.call_all(|worker| worker.scheduling.traced())?;
-        Ok((clock::now_ns(self.started), decisions))
     }
 
     /// The time that workers decide by, in nanoseconds.

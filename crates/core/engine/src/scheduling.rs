@@ -9,51 +9,23 @@
 //! The state is read once for each round without packets, and never while there are packets. Without a view, or with a
 //! policy that is off, nothing here has an effect.
 
-use std::fmt::Debug;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuPlace, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
+    CpuDistance, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
     Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
 use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
+use crate::movement_table::{Delivery, MovementTable};
+use crate::scheduler_view::{SchedulerView, own_cpu};
 
 /// Time in ns after which another thread must have taken an offered CPU.
 const TAKEN_NS: u64 = 10_000;
 /// Time in ns within which packets count as the result of a second signal, as in `ring/signal_retry.rs`.
 const ANSWER_NS: u64 = 400_000;
-
-/// The state of the host's scheduler, read from shared memory. Times in it are 0 unless stated.
-pub trait SchedulerView: Debug + Send + Sync {
-    /// The threads of the guest behind a port, relative to a CPU; `None` if they are not known.
-    fn guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView>;
-    /// The same with the times for which threads have slept.
-    fn timed_guest(&self, port: PortId, own_cpu: u16) -> Option<GuestView> {
-        self.guest(port, own_cpu)
-    }
-    /// Asks for an event of `worker` when a thread of the guest behind a port goes to sleep next. It may be missing, as all
-    /// are without a descriptor.
-    fn wake_when_asleep(&self, _port: PortId, _worker: usize) {}
-    /// The descriptor that is readable while `worker` has such events, edge-triggered; `None` if there are none.
-    fn sleep_events(&self, _worker: usize) -> Option<BorrowedFd<'_>> {
-        None
-    }
-    /// Makes room for further events of `worker`.
-    fn clear_events(&self, _worker: usize) {}
-    /// The state of a CPU; `None` if it is not known.
-    fn cpu(&self, number: u16) -> Option<CpuState>;
-    /// The CPU on which a thread of the guest behind a port runs, or ran last; `None` if that is not known.
-    fn guest_cpu(&self, _port: PortId) -> Option<u16> {
-        None
-    }
-    /// The caches and the memory of the CPUs, by number.
-    fn places(&self) -> &[CpuPlace] {
-        &[]
-    }
-}
 
 /// Counts of the policies' decisions since the worker started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -100,6 +72,14 @@ pub struct PolicyCounters {
     pub offloads_alone: u64,
     /// Offload: orders that a helper gave up, since another thread wanted its CPU.
     pub helps_given_up: u64,
+    /// Movement: vCPUs that slept when packets were written for them, and ran next on the CPU that wrote.
+    pub landed_same: u64,
+    /// Movement: the same, on another CPU of its last-level cache.
+    pub landed_near: u64,
+    /// Movement: the same, elsewhere.
+    pub landed_far: u64,
+    /// Movement: visits with large frames for which a helper was sought near another CPU than without the table.
+    pub offloads_moved: u64,
 }
 
 /// A worker's view and policies.
@@ -116,6 +96,8 @@ pub(crate) struct Scheduling {
     /// Time of the last signal after which a guess would have sent a second one.
     guessed_ns: u64,
     trace: DecisionTrace,
+    /// The table, while the policy movement is used.
+    pub(crate) movement: Option<Arc<MovementTable>>,
     pub(crate) counters: PolicyCounters,
 }
 
@@ -222,6 +204,23 @@ impl Scheduling {
     /// The view, if large frames may be shared with helpers.
     pub(crate) fn offload_view(&self) -> Option<Arc<dyn SchedulerView>> {
         self.view.clone().filter(|_| self.modes.is_used(Policy::Offload))
+    }
+
+    /// The view, if there is one.
+    pub(crate) fn shared_view(&self) -> Option<Arc<dyn SchedulerView>> {
+        self.view.clone()
+    }
+
+    /// Updates the rows of the queues that packets went to, if there is a table.
+    pub(crate) fn note_delivery(&mut self, to: &Delivery) {
+        let (Some(view), Some(movement)) = (&self.view, &self.movement) else { return };
+        movement.deliver(&**view, to, |landed| {
+            *match landed {
+                CpuDistance::Same => &mut self.counters.landed_same,
+                CpuDistance::Group | CpuDistance::Llc => &mut self.counters.landed_near,
+                CpuDistance::Node | CpuDistance::Far => &mut self.counters.landed_far,
+            } += 1;
+        });
     }
 
     /// Whether another thread waits for this thread's CPU, as far as the view shows.
@@ -343,11 +342,6 @@ impl Scheduling {
 
 /// A CPU that a guest's thread waits for.
 const WANTED: CpuState = CpuState { occupant: lasthop_sched::Occupant::Thread(0), waiting: 1 };
-
-/// The CPU of this thread; the kernel keeps its number in the process's memory, so there is no system call.
-pub(crate) fn own_cpu() -> u16 {
-    u16::try_from(rustix::thread::sched_getcpu()).unwrap_or(u16::MAX)
-}
 
 #[cfg(test)]
 mod tests {

@@ -11,7 +11,6 @@ use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stop
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
-use lasthop_sched::Modes;
 use lasthop_vhost::ForeignFd;
 
 use crate::clock::now_ns;
@@ -26,7 +25,7 @@ use crate::offences::Offence;
 use crate::persistent_counters::PersistentCounters;
 use crate::polled::{PolledRings, UNKICKED_NS};
 use crate::ring_fds::{CallFd, GuestSignals, RingFdMap, RingFds, calls};
-use crate::scheduling::{PolicyCounters, SchedulerView, Scheduling};
+use crate::scheduling::{PolicyCounters, Scheduling};
 use crate::signals::SignalSender;
 use crate::stats::WorkerStats;
 use crate::sys::ThreadUsage;
@@ -147,7 +146,7 @@ impl Worker {
 
     /// The port that received the packets of its last round, if that found any.
     pub(crate) fn debtor(&self) -> Option<PortId> {
-        if self.has_worked { self.fabric.last_destination() } else { None }
+        self.fabric.last_destination().filter(|_| self.has_worked).map(|(port, _)| port)
     }
 
     /// Whether it was told to stop.
@@ -245,6 +244,9 @@ impl Worker {
         if visited.packets > 0 {
             self.stats.batches += 1;
             adaptive_poll.found(ring.port.index(), now);
+            if self.scheduling.movement.is_some() {
+                self.note_delivery(now);
+            }
         }
         self.persistent_counters.note();
         self.fabric.mark(WorkStage::Other);
@@ -676,13 +678,18 @@ impl Worker {
 
     /// Its counters, and the number of active rings.
     pub(crate) fn stats(&self) -> WorkerStats {
-        let (offloads_shared, offloads_alone) = self.offload_counts.read();
+        let [offloads_shared, offloads_alone, offloads_moved] = self.offload_counts.read();
         WorkerStats {
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),
             helper_cpu: self.pool.helpers().cpu_of(self.stats.index),
-            policies: PolicyCounters { offloads_shared, offloads_alone, ..self.scheduling.counters },
+            policies: PolicyCounters {
+                offloads_shared,
+                offloads_alone,
+                offloads_moved,
+                ..self.scheduling.counters
+            },
             ..self.stats
         }
     }
@@ -691,21 +698,6 @@ impl Worker {
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
         let control = self.controls.error(port);
         self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
-    }
-
-    /// Decides by this view from now on, as far as `modes` enables it.
-    pub(crate) fn set_scheduler_view(&mut self, view: Option<Arc<dyn SchedulerView>>, modes: Modes) {
-        let number = self.number();
-        if let Some(events) = self.scheduling.sleep_events(number) {
-            self.events.forget(events);
-        }
-        self.scheduling.set(view, modes);
-        self.share_or_not();
-        if let Some(events) = self.scheduling.sleep_events(number) {
-            // The kernel has no memory for it: timers are the bound.
-            let _ = self.events.listen(events, Event::Sleeper);
-        }
-        self.timers.note_event();
     }
 
     pub(crate) fn stop(&mut self) {

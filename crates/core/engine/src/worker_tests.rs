@@ -173,7 +173,7 @@ fn simulated<R: Send + 'static>(
     let run = move |worker: &mut Worker| {
         let (view, mut modes) = (Arc::new(SetView::default()), Modes::default());
         modes.set(policy, Mode::On);
-        worker.set_scheduler_view(Some(Arc::clone(&view) as _), modes);
+        worker.set_scheduler_view(Some(Arc::clone(&view) as _), modes, None);
         // Later than all times that the worker knows, also at the end of a simulation on a busy machine.
         let begin_ns = now_ns(worker.started) + 2_000_000_000;
         let mut run =

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use lasthop_engine::SchedulerView;
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuPlace, CpuState, GuestView, Modes, Occupant};
+use lasthop_sched::{
+    Activity, CpuPlace, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState,
+};
 use lasthop_wire::Offload;
 use support::{IdleView, TestSwitch, config, eventually, frame, receive};
 
@@ -93,6 +95,54 @@ fn no_helper_is_called_to_a_cpu_that_is_busy() {
     let alone = || switch.engine.stats().unwrap().workers[0].policies.offloads_alone;
     exchange_until("a round without an idle CPU", &mut guests, 0, || alone() > 0);
     assert_eq!(switch.shared_frames(), (0, 0));
+}
+
+/// A view in which the guests' first threads are elsewhere than the one that reads the queue.
+#[derive(Debug, Default)]
+struct ReaderView(IdleView);
+
+impl SchedulerView for ReaderView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        None
+    }
+
+    fn cpu(&self, number: u16) -> Option<CpuState> {
+        self.0.cpu(number)
+    }
+
+    fn guest_cpu(&self, _: PortId) -> Option<u16> {
+        Some(0)
+    }
+
+    fn vcpus(&self, _: PortId) -> GuestVcpus {
+        GuestVcpus { count: 2, is_ordered: false }
+    }
+
+    fn vcpu(&self, _: PortId, index: usize) -> Option<ThreadState> {
+        Some(ThreadState { activity: Activity::Running, cpu: index as u16, for_ns: 0 })
+    }
+
+    fn last_vcpu(&self, _: PortId) -> Option<usize> {
+        Some(1)
+    }
+
+    fn places(&self) -> &[CpuPlace] {
+        self.0.places()
+    }
+}
+
+#[test]
+fn the_queue_s_vcpu_decides_which_helper_is_near() {
+    let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, Arc::new(ReaderView::default()));
+    let mut guests = guests(&mut switch);
+    let moved = || switch.engine.stats().unwrap().workers[0].policies.offloads_moved;
+    let next = exchange_until("large frames", &mut guests, 0, || switch.shared_frames() != (0, 0));
+    assert_eq!(moved(), 0, "the policy is off");
+    let mut modes = Modes::default();
+    [Policy::Offload, Policy::Movement].into_iter().for_each(|policy| modes.set(policy, Mode::On));
+    switch.engine.set_scheduler_view(Some(Arc::new(ReaderView::default())), modes).unwrap();
+    exchange_until("a copy near the reader", &mut guests, next, || moved() > 0);
+    switch.assert_conserved();
 }
 
 #[test]

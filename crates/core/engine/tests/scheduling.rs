@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lasthop_engine::{Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuState, GuestView, Mode, Modes, Occupant, Policy};
+use lasthop_sched::{Activity, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState};
 use lasthop_vhost::features as virtio;
 use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 
@@ -54,6 +54,20 @@ impl SchedulerView for RandomView {
         (bits & 15 != 0)
             .then(|| CpuState { occupant: Occupant::Thread(1), waiting: u32::from(bits >> 8 & 1 == 0) })
     }
+
+    fn vcpus(&self, _: PortId) -> GuestVcpus {
+        GuestVcpus { count: 2, is_ordered: self.next() & 1 == 0 }
+    }
+
+    fn vcpu(&self, _: PortId, _: usize) -> Option<ThreadState> {
+        let bits = self.next();
+        let activity = [Activity::Running, Activity::Runnable, Activity::Blocked][(bits >> 8) as usize % 3];
+        (bits & 15 != 0).then_some(ThreadState { activity, cpu: (bits >> 16) as u16, for_ns: bits >> 40 })
+    }
+
+    fn last_vcpu(&self, _: PortId) -> Option<usize> {
+        Some(self.next() as usize % 4).filter(|index| *index < 3)
+    }
 }
 
 fn all_on() -> Modes {
@@ -86,6 +100,12 @@ fn frames_arrive_once_and_in_order_with_any_view() {
         let (_, decisions) = switch.engine.decisions().unwrap();
         assert!(view.looks.load(Ordering::Relaxed) > 0 && decisions.iter().any(|all| !all.is_empty()));
         assert!(decisions.iter().all(|all| all.len() <= TRACE_ENTRIES_MAX));
+        let (is_used, rows) = switch.engine.movement_rows().unwrap();
+        assert!(is_used && rows.len() == 2, "{rows:?}");
+        let landed =
+            |counters: PolicyCounters| counters.landed_same + counters.landed_near + counters.landed_far;
+        let stats = switch.engine.stats().unwrap();
+        assert!(stats.workers.iter().map(|worker| landed(worker.policies)).sum::<u64>() > 0, "{rows:?}");
     }
 }
 

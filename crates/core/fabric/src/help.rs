@@ -77,7 +77,7 @@ impl Service<'_, '_> {
         // Memory that faults is charged to its port, which needs laps of one thread.
         let is_possible = copies.len() > 1 && self.claim.is_open() && !self.tools.senders.is_metered();
         let finder = self.tools.senders.offloads.with.as_mut().filter(|_| is_possible);
-        let share = finder.and_then(|(_, finder)| finder.find(self.place.id.port, large));
+        let share = finder.and_then(|(_, finder)| finder.find(self.place.id, large));
         share.map_or(ALONE, |share| HelpShare { packets: share.packets.min(large.packets), ..share })
     }
 

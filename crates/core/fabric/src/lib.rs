@@ -115,7 +115,7 @@ use board::Board;
 use destinations::Destinations;
 use reference::{Attempt, PacketCopy, Return};
 use rx::receiver::Receivers;
-use rx::service::{Scratch, Service, Tools};
+use rx::service::{Scratch, Tools};
 use rx::shared::SharedFrame;
 use side_table::SegmentBuffer;
 use tx::internal::InternalPort;
@@ -603,11 +603,9 @@ impl Fabric {
     /// core there. For tests of other workers; `None` if the claim was taken.
     #[doc(hidden)]
     pub fn while_serving<R>(&mut self, ring: RingId, meanwhile: impl FnOnce() -> R) -> Option<R> {
-        let result = self.receivers.with_claim(ring, &mut tools!(self), |service: &mut Service<'_, '_>| {
+        self.hold(ring, |service| {
             service.serve();
             meanwhile()
-        });
-        self.publish();
-        result
+        })
     }
 }

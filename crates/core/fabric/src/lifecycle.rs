@@ -149,13 +149,9 @@ impl Fabric {
         let mut done = true;
         for ring in (0..pairs).map(|queue| RingId { port, queue }) {
             if self.receivers.ring(ring).is_some() {
-                let dropped = self.receivers.with_claim(ring, &mut tools!(self), |service| {
-                    service.drop_waiting(DropReason::LinkDown);
-                });
-                done &= dropped.is_some();
+                done &= self.hold(ring, |service| service.drop_waiting(DropReason::LinkDown)).is_some();
             }
         }
-        self.publish();
         done
     }
 
@@ -243,12 +239,11 @@ impl Fabric {
             // Workers that still saw the ring open may have queued packets after the ring was closed. The last worker
             // to leave drops them all.
             let ring = RingId { port, queue: queue as u16 };
-            self.receivers.with_claim(ring, &mut tools!(self), |service| {
+            self.hold(ring, |service| {
                 if !service.claim.is_open() {
                     service.drop_waiting(DropReason::PortDown);
                 }
             });
-            self.publish();
             let slot = self.receivers.get_mut(port).and_then(|receiver| receiver.queues.get_mut(queue));
             slot.into_iter().for_each(|slot| *slot = None);
         }
@@ -344,7 +339,7 @@ impl Fabric {
         if self.receivers.ring(ring).is_none() {
             return true;
         }
-        let done = self.receivers.with_claim(ring, &mut tools!(self), |service| {
+        self.hold(ring, |service| {
             service.claim.enabled = enabled;
             board.set_receiving(port, ring.queue, service.claim.is_open());
             if !enabled {
@@ -353,9 +348,8 @@ impl Fabric {
             }
             // Copies under way are published before a ring counts as disabled.
             enabled || service.claim.leases.is_empty()
-        });
-        self.publish();
-        done.unwrap_or(false)
+        })
+        .unwrap_or(false)
     }
 
     /// The state of virtqueue `index` of `port`, if it runs. Only the home knows a transmit ring.

@@ -1,5 +1,6 @@
 //! Ring positions, for diagnosing a guest without network.
 
+use crate::rx::service::Service;
 use crate::{Fabric, RingId, Tools, tools};
 use lasthop_module_api::PortId;
 
@@ -27,7 +28,7 @@ impl Fabric {
         if index % 2 == 1 {
             return self.transmit_progress(port, queue);
         }
-        let progress = self.receivers.with_claim(RingId { port, queue }, &mut tools!(self), |service| {
+        self.hold(RingId { port, queue }, |service| {
             let claim = &mut service.claim;
             RingProgress {
                 available: claim.ring.available_index(),
@@ -36,35 +37,43 @@ impl Fabric {
                 waiting: claim.waiting(),
                 is_stalled: claim.is_stalled(),
             }
-        });
-        // Releasing the claim may have served packets that other workers queued.
-        self.publish();
-        progress
+        })
     }
 
-    /// The destination port of the last batch with outputs; if there were several, one of them.
+    /// The destination port of the last batch with outputs, and its receive queues that the batch went to, as bits. If
+    /// there were several destinations, one of them; of several with more than one open queue, the queues of one are known.
     #[must_use]
-    pub fn last_destination(&self) -> Option<PortId> {
-        self.verdicts.last_port()
+    pub fn last_destination(&self) -> Option<(PortId, u64)> {
+        let (port, (by_flow, queues)) = (self.verdicts.last_port()?, self.receivers.last_by_flow);
+        let open = self.open_queues(port);
+        let queues = if by_flow == port { queues & open } else { 0 };
+        Some((port, if open.is_power_of_two() { open } else { queues }))
+    }
+
+    /// Receive queues of a port that take packets, as bits.
+    #[must_use]
+    pub fn open_queues(&self, port: PortId) -> u64 {
+        self.receivers.board.receiving(port)
+    }
+
+    /// Holds the claim of a receive ring for some work. `None` if another worker has it.
+    pub(crate) fn hold<R>(&mut self, at: RingId, work: impl FnOnce(&mut Service<'_, '_>) -> R) -> Option<R> {
+        let result = self.receivers.with_claim(at, &mut tools!(self), work);
+        // Releasing the claim may have served packets that other workers queued.
+        self.publish();
+        result
     }
 
     /// Whether the guest of a receive ring has not reacted to its last signal. False if another worker has the claim,
     /// since that one signals the guest.
     pub fn is_unheeded(&mut self, ring: RingId) -> bool {
-        let unheeded =
-            self.receivers.with_claim(ring, &mut tools!(self), |service| service.claim.ring.is_unheeded());
-        self.publish();
-        unheeded == Some(true)
+        self.hold(ring, |service| service.claim.ring.is_unheeded()) == Some(true)
     }
 
     /// Whether the guest of a receive ring still wants a signal that was delayed. True if another worker has the claim.
     /// The caller looks for signals to others afterwards.
     pub fn wants_delayed_signal(&mut self, ring: RingId) -> bool {
-        let wanted = self
-            .receivers
-            .with_claim(ring, &mut tools!(self), |service| service.claim.ring.wants_delayed_signal());
-        self.publish();
-        wanted != Some(false)
+        self.hold(ring, |service| service.claim.ring.wants_delayed_signal()) != Some(false)
     }
 
     /// Whether a transmit ring whose home is here has packets that a visit would take.

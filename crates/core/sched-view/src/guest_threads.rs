@@ -138,6 +138,19 @@ impl FromStr for ThreadChoice {
     }
 }
 
+impl GuestKind {
+    /// The word for it in reports.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Vmm => "vmm",
+            Self::Dpdk => "dpdk",
+            Self::UserMode => "user-mode",
+            Self::Chosen => "chosen",
+        }
+    }
+}
+
 impl ProcessSnapshot {
     /// The guest's threads.
     ///
@@ -157,7 +170,7 @@ impl ProcessSnapshot {
     }
 
     fn by_names(&self) -> Result<GuestThreads, UnknownThreads> {
-        let vcpus = self.named(|name| is_numbered(name, &VCPUS));
+        let vcpus = self.vcpus();
         if !vcpus.is_empty() {
             let is_kvm = |name: &str| is_numbered(name, &VCPUS) && !name.ends_with(TCG);
             let may_halt_poll = !self.named(is_kvm).is_empty();
@@ -177,6 +190,14 @@ impl ProcessSnapshot {
         }
         let name = first.map(|first| first.name.clone()).unwrap_or_default();
         Err(if name.starts_with(QEMU) { UnknownThreads::Unnamed } else { UnknownThreads::NoneNamed(name) })
+    }
+
+    /// The threads with names of vCPUs, by their numbers.
+    fn vcpus(&self) -> Vec<ThreadId> {
+        let numbered = |thread: &NamedThread| Some((number_in(&thread.name, &VCPUS)?, thread.id));
+        let mut vcpus: Vec<_> = self.threads.iter().filter_map(numbered).collect();
+        vcpus.sort_by_key(|(number, _)| *number);
+        vcpus.into_iter().map(|(_, id)| id).collect()
     }
 
     fn named(&self, is_it: impl Fn(&str) -> bool) -> Vec<ThreadId> {
@@ -199,9 +220,14 @@ impl ProcessSnapshot {
 
 /// Whether a name is one of these prefixes, a number, and optionally a slash with more text.
 fn is_numbered(name: &str, beginnings: &[&str]) -> bool {
-    let number = beginnings.iter().find_map(|beginning| name.strip_prefix(beginning));
-    let digits = number.map(|number| number.split_once('/').map_or(number, |(number, _)| number));
-    digits.is_some_and(|digits| !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit()))
+    number_in(name, beginnings).is_some()
+}
+
+/// The number in such a name.
+fn number_in(name: &str, beginnings: &[&str]) -> Option<u64> {
+    let number = beginnings.iter().find_map(|beginning| name.strip_prefix(beginning))?;
+    let digits = number.split_once('/').map_or(number, |(number, _)| number);
+    digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok())?
 }
 
 /// The most threads of a process that are read: a VMM has its vCPUs and some threads for each device.
@@ -294,6 +320,8 @@ mod tests {
     fn threads_of_known_guests_are_found_by_their_names() {
         let qemu = process(&["qemu-system-x86", "call_rcu", "CPU 0/TCG", "CPU 1/KVM"], &[]);
         assert_eq!(found(&qemu), (GuestKind::Vmm, vec![102, 103]));
+        let late = process(&["qemu-system-x86", "CPU 10/KVM", "CPU 2/KVM", "CPU 0/KVM"], &[]);
+        assert_eq!(found(&late).1, [103, 102, 101], "by their numbers");
         let cloud_hypervisor = process(&["cloud-hyperviso", "vmm", "vcpu0", "vcpu10", "vcpu_x"], &[]);
         assert_eq!(found(&cloud_hypervisor), (GuestKind::Vmm, vec![102, 103]));
         let dpdk = process(&["dpdk-testpmd", "eal-intr-thread", "rte_mp_handle", "rte-worker-1"], &[]);

@@ -12,6 +12,7 @@
 //!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
 //!   [place]     which idle CPU                               else: none
 //!   [gather]      which threads share a last-level cache, each second; needs no view
+//!   [QueueRow]  near which CPU the packets of a receive queue should be      else: near the guest's first thread
 //!   [steal_credit]   whose share of the CPU an idle thread lends, each second; needs no view
 //! ```
 //!
@@ -45,6 +46,7 @@ mod gather;
 mod guest;
 mod look;
 mod measured;
+mod movement;
 mod notify;
 mod offload;
 mod place;
@@ -58,6 +60,7 @@ pub use guest::{Activity, CpuState, Occupant, ThreadState};
 pub use look::{LastOffer, Occupancy, occupy};
 pub use look::{Look, LookRound, look};
 pub use measured::{GROUP_NS_MAX, LLC_NS_MAX, LineTime, measured_places};
+pub use movement::{GuestVcpus, Landing, LastTouch, QueueRow, VcpuRule, last_ran, wake_hint};
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{

@@ -15,12 +15,21 @@ pub enum Policy {
     TransmitTimer,
     /// Which copies a helper shares: [`offload`](crate::offload()) and [`place`](crate::place()).
     Offload,
+    /// Near which CPU copies for a receive queue are made: [`QueueRow`](crate::QueueRow).
+    Movement,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Look, Self::Yield, Self::SecondSignal, Self::Notify, Self::TransmitTimer, Self::Offload];
+    pub const ALL: [Self; 7] = [
+        Self::Look,
+        Self::Yield,
+        Self::SecondSignal,
+        Self::Notify,
+        Self::TransmitTimer,
+        Self::Offload,
+        Self::Movement,
+    ];
 
     /// The name that users write.
     #[must_use]
@@ -32,6 +41,7 @@ impl Policy {
             Self::Notify => "notify",
             Self::TransmitTimer => "transmit-timer",
             Self::Offload => "offload",
+            Self::Movement => "movement",
         }
     }
 }

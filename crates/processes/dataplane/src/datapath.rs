@@ -517,5 +517,9 @@ fn policy_counts(counters: &PolicyCounters) -> PolicyCounts {
         offloads_shared: counters.offloads_shared,
         offloads_alone: counters.offloads_alone,
         helps_given_up: counters.helps_given_up,
+        landed_same: counters.landed_same,
+        landed_near: counters.landed_near,
+        landed_far: counters.landed_far,
+        offloads_moved: counters.offloads_moved,
     }
 }

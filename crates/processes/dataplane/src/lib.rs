@@ -316,6 +316,7 @@ impl Switch {
                 self.datapath.see_scheduler(fds, &policies, &guests, &places).map(|()| Answer::Done)
             }
             Order::MoveQueue(wanted) => return self.move_queue(id, wanted),
+            Order::SchedTable => self.datapath.movement_table().map(Answer::SchedTable),
             Order::SchedTrace => self.datapath.trace_scheduling().map(Answer::SchedTrace),
             Order::Explain { spec, consultations } => {
                 self.explain(&spec, &consultations).map(|explained| Answer::Explained(Box::new(explained)))
@@ -337,6 +338,7 @@ impl Switch {
                 sees_scheduler: true,
                 hears_sleepers: true,
                 traces_decisions: true,
+                has_table: true,
                 moves_queues: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: PortSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),

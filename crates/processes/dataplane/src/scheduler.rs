@@ -4,15 +4,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use lasthop_engine::{PolicyDecision, SchedulerView, TracedDecision};
+use lasthop_engine::{PolicyDecision, ReportedRow, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuPlace, CpuState, GuestView, Policy};
+use lasthop_sched::{CpuPlace, CpuState, GuestVcpus, GuestView, Policy, ThreadState, last_ran};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
 
 use lasthop_api::placement::CpuPlaceNumbers;
 use lasthop_api::sched::{DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest};
+use lasthop_api::sched_table::{SchedTable, TableRow, activity_word, rule_word, touch_word};
 use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
@@ -37,6 +38,9 @@ struct SeenGuests {
 struct GuestSlots {
     slots: Box<[Slot]>,
     may_halt_poll: bool,
+    /// The threads' numbers on the host.
+    tids: Box<[u32]>,
+    is_ordered: bool,
 }
 
 /// Events of threads that go to sleep.
@@ -70,7 +74,9 @@ impl SeenGuests {
         for (port, guest) in seen {
             let all = guest.slots.iter().map(|(number, generation)| Slot::new(*number, *generation));
             let slots = all.collect::<Option<Box<[Slot]>>>().unwrap_or_default();
-            guests[port.index()] = GuestSlots { slots, may_halt_poll: guest.may_halt_poll };
+            let SeenGuest { may_halt_poll, is_ordered, .. } = **guest;
+            let tids = guest.tids.clone().into();
+            guests[port.index()] = GuestSlots { slots, may_halt_poll, tids, is_ordered };
         }
         let place = |&(group, llc, node): &CpuPlaceNumbers| CpuPlace { group, llc, node };
         Ok(Self { view, sleepers, guests, places: places.iter().map(place).collect() })
@@ -117,6 +123,26 @@ impl SchedulerView for SeenGuests {
         self.view.thread(*first, NO_TIME).map(|thread| thread.cpu)
     }
 
+    fn vcpus(&self, port: PortId) -> GuestVcpus {
+        let of = |guest: &GuestSlots| GuestVcpus { count: guest.slots.len(), is_ordered: guest.is_ordered };
+        self.guests.get(port.index()).map(of).unwrap_or_default()
+    }
+
+    fn vcpu(&self, port: PortId, index: usize) -> Option<ThreadState> {
+        let slot = *self.guests.get(port.index())?.slots.get(index)?;
+        self.view.thread(slot, clock::now_ns())
+    }
+
+    fn vcpu_tid(&self, port: PortId, index: usize) -> Option<u32> {
+        self.guests.get(port.index())?.tids.get(index).copied()
+    }
+
+    fn last_vcpu(&self, port: PortId) -> Option<usize> {
+        let now_ns = clock::now_ns();
+        let slots = self.guests.get(port.index())?.slots.iter();
+        last_ran(slots.map(|slot| self.view.thread(*slot, now_ns)))
+    }
+
     fn places(&self) -> &[CpuPlace] {
         &self.places
     }
@@ -157,6 +183,26 @@ impl Datapath {
         decisions.sort_by_key(|(_, decision)| decision.first_ns);
         let line = |(worker, decision)| self.decision_line(now_ns, worker, &decision);
         Ok(SchedTrace { decisions: decisions.into_iter().map(line).collect() })
+    }
+
+    /// The data movement table.
+    pub(super) fn movement_table(&self) -> Result<SchedTable, Fault> {
+        let (is_used, rows) =
+            self.engine().movement_rows().map_err(|error| Fault::refused(error.to_string()))?;
+        Ok(SchedTable { is_used, rows: rows.into_iter().map(|row| self.table_row(row)).collect() })
+    }
+
+    fn table_row(&self, ReportedRow { ring, tid, rule, row, hint, .. }: ReportedRow) -> TableRow {
+        TableRow {
+            vnic: self.name_of(ring.port),
+            queue: ring.queue,
+            tid,
+            rule: rule_word(rule).to_owned(),
+            activity: activity_word(row.activity).to_owned(),
+            last_touch: row.last_touch.map(|touch| touch_word(touch).to_owned()),
+            cpu: row.cpu,
+            hint,
+        }
     }
 
     fn decision_line(&self, now_ns: u64, worker: usize, decision: &TracedDecision) -> DecisionLine {

@@ -72,13 +72,7 @@ impl WatchedGuest {
     #[must_use]
     pub fn kind_word(&self) -> Option<&'static str> {
         let found = self.found.as_ref().ok()?;
-        Some(match found.kind {
-            _ if self.guest.is_device => "device",
-            GuestKind::Vmm => "vmm",
-            GuestKind::Dpdk => "dpdk",
-            GuestKind::UserMode => "user-mode",
-            GuestKind::Chosen => "chosen",
-        })
+        Some(if self.guest.is_device { "device" } else { found.kind.word() })
     }
 
     /// Its threads; none if they are unknown.

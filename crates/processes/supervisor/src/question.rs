@@ -14,6 +14,7 @@ use lasthop_api::port::PortSpec;
 use lasthop_api::port::change::Change;
 use lasthop_api::report::{FdbLine, PortFilter, SwitchInside};
 use lasthop_api::sched::QueueMove;
+use lasthop_api::sched_part::SchedPart;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
@@ -100,7 +101,7 @@ pub(super) enum Question {
     Flush(Flush),
     Switches,
     Scheduler,
-    SchedTrace,
+    Sched(SchedPart),
     /// Whether the switch process knows the order; then it gets it.
     MoveQueue(QueueMove),
     /// Ports: the one of this name, or those that the filter selects.
@@ -164,7 +165,7 @@ impl Question {
                 let (switch, keys) = question.open.clone()?;
                 Some(ControllerOrder::Consult { round, switch, keys })
             }
-            Self::Stats { .. } | Self::Scheduler | Self::SchedTrace => None,
+            Self::Stats { .. } | Self::Scheduler | Self::Sched(_) => None,
             Self::Ports { .. } | Self::MoveQueue(_) => None,
         }
     }
@@ -176,7 +177,7 @@ impl Question {
             Self::Flush(flush) => Order::FdbFlush(flush.clone()),
             Self::Doctor { name } => Order::Inspect { name: name.clone() },
             Self::Switches => Order::Switches,
-            Self::SchedTrace => Order::SchedTrace,
+            Self::Sched(part) => part.order(),
             Self::MoveQueue(_) => Order::Know,
             Self::Explain(question) => {
                 let ExplainQuestion { spec, consultations, .. } = &**question;

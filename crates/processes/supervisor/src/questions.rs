@@ -158,7 +158,7 @@ impl Reports<'_> {
             }
             Question::Doctor { name } => Some(self.facts(name.as_deref(), None, &nothing)),
             Question::Switches => Some(to_json(&self.list_switches(&[]))),
-            Question::Stats { .. } | Question::SchedTrace | Question::Fdb { .. } => None,
+            Question::Stats { .. } | Question::Sched(_) | Question::Fdb { .. } => None,
             Question::Flush(_) | Question::Rules(_) | Question::Explain(_) | Question::MoveQueue(_) => None,
         }
     }
@@ -166,7 +166,7 @@ impl Reports<'_> {
     /// The reply while the switch process does not answer.
     fn conclude_alone(&self, question: &Question) -> Result<Value, Fault> {
         let known = match question {
-            Question::Scheduler | Question::SchedTrace | Question::Switches => None,
+            Question::Scheduler | Question::Sched(_) | Question::Switches => None,
             _ => self.conclude_without_switch(question),
         };
         known.unwrap_or_else(|| Err(self.switch.no_answer()))

@@ -15,7 +15,8 @@ use lasthop_api::report::{
     ConfigReport, FlushReport, PortFilter, SandboxReport, StatsReport, VersionReport, VlansReport, VnicVlans,
 };
 use lasthop_api::rpc;
-use lasthop_api::sched::{QueueMove, SchedTrace};
+use lasthop_api::sched::QueueMove;
+use lasthop_api::sched_part::SchedPart;
 use lasthop_api::settings::Settings;
 use lasthop_listeners::{Caller, RequestLine};
 use lasthop_runtime::fault::{Fault, Kind};
@@ -58,6 +59,7 @@ const METHODS: &[&str] = &[
     "explain",
     "sched.show",
     "sched.trace",
+    "sched.table",
     "sched.set",
     "sched.move",
     "config.show",
@@ -188,7 +190,8 @@ impl Supervisor {
     fn call_sched(&mut self, method: &str, params: Value, caller: &Caller) -> Result<Option<Value>, Fault> {
         match method {
             "sched.show" => rpc::params(params).and_then(|Nothing {}| self.ask(Question::Scheduler, caller)),
-            "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched_trace(caller)),
+            "sched.trace" => rpc::params(params).and_then(|Nothing {}| self.sched(SchedPart::Trace, caller)),
+            "sched.table" => rpc::params(params).and_then(|Nothing {}| self.sched(SchedPart::Table, caller)),
             "sched.move" => self.ask_to_move(rpc::params(params)?, caller),
             "sched.set" => {
                 self.scheduler.set(&rpc::params(params)?, &mut self.shares, &mut self.placement).map(Some)
@@ -252,12 +255,12 @@ impl Supervisor {
         }
     }
 
-    fn sched_trace(&mut self, caller: &Caller) -> Result<Option<Value>, Fault> {
-        if !self.scheduler.is_traced_by(&self.out.switch_process) {
-            // It got no view, or its version has no traces.
-            return to_json(&SchedTrace::default()).map(Some);
+    fn sched(&mut self, part: SchedPart, caller: &Caller) -> Result<Option<Value>, Fault> {
+        if !self.scheduler.reports(part, &self.out.switch_process) {
+            // It got no view, or its version has no such report.
+            return part.nothing().map(Some);
         }
-        self.ask(Question::SchedTrace, caller)
+        self.ask(Question::Sched(part), caller)
     }
 }
 
@@ -347,7 +350,8 @@ impl Reports<'_> {
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)
             }
-            (Question::SchedTrace, Answer::SchedTrace(trace)) => to_json(&trace),
+            (Question::Sched(_), Answer::SchedTrace(trace)) => to_json(&trace),
+            (Question::Sched(_), Answer::SchedTable(table)) => to_json(&table),
             (Question::Scheduler, Answer::Stats(stats)) => to_json(&self.sched_report(&stats)),
             (Question::Ports { name: Some(name), .. }, Answer::Stats(stats)) => {
                 to_json(&self.describe_port(self.ports.find(name)?, &stats)?)

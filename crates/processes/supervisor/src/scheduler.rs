@@ -16,7 +16,8 @@ use std::time::Instant;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_placement::{AttachedGuest, ThreadPlacement, WatchedGuest};
-use lasthop_sched::{Activity, CpuPlace, Modes};
+use lasthop_sched::{CpuPlace, Modes};
+use lasthop_sched_view::guest_threads::ThreadChoice;
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{ThreadId, ViewWriter};
 use log::warn;
@@ -29,6 +30,7 @@ use lasthop_api::sched::{
     GuestReport, PolicyChange, PolicyModes, ResolvedChange, SchedReport, SeenGuest, ThreadReport, ViewMode,
     WorkerPolicies,
 };
+use lasthop_api::sched_part::SchedPart;
 use lasthop_runtime::clock::earlier;
 use lasthop_runtime::fault::Fault;
 use lasthop_shares::Shares;
@@ -49,8 +51,10 @@ pub(super) struct Scheduler {
     /// Start number of the switch process that was asked whether it knows the order, and of one that does.
     asked: u64,
     knows: u64,
-    /// Start number of the one that reports its decisions, and of one that hears of threads that go to sleep.
+    /// Start number of the one that reports its decisions, of one that has a data movement table, and of one that hears of
+    /// threads that go to sleep.
     traces: u64,
+    tabulates: u64,
     hears: u64,
     /// The last reported guests and caches; `None` if they have to be reported in any case.
     told: Option<(Vec<SeenGuest>, Vec<CpuPlaceNumbers>)>,
@@ -136,7 +140,9 @@ impl Scheduler {
                 guest.threads().map(|thread| slots.get(&key(thread)).copied()).collect();
             let slots = slots.filter(|slots| !slots.is_empty())?;
             let slots = slots.into_iter().map(|slot| (slot.number(), slot.generation())).collect();
-            Some(SeenGuest { port: name(*port)?, slots, may_halt_poll })
+            let tids = guest.threads().map(|thread| thread.tid).collect();
+            let is_ordered = matches!(guest.guest.choice, ThreadChoice::Numbers(_));
+            Some(SeenGuest { port: name(*port)?, slots, may_halt_poll, tids, is_ordered })
         };
         self.guests.iter().filter_map(seen).collect()
     }
@@ -191,13 +197,7 @@ impl Scheduler {
             (Some(Ok(view)), Some(slot)) => view.reader().thread(slot, 0),
             _ => None,
         };
-        let word = match state.map(|state| state.activity) {
-            Some(Activity::Running) => "running",
-            Some(Activity::Runnable) => "waiting",
-            Some(Activity::Blocked) => "sleeping",
-            None => "unknown",
-        };
-        ThreadReport { tid: thread.tid, activity: word.to_owned(), cpu: state.map(|state| state.cpu) }
+        ThreadReport::new(thread.tid, state)
     }
 }
 
@@ -265,15 +265,20 @@ impl Scheduler {
         switch.order_with(order, view, OrderPurpose::SchedulerTold, None);
     }
 
-    /// Whether the present switch process reports its decisions.
-    pub(super) fn is_traced_by(&self, switch: &SwitchProcess) -> bool {
-        self.traces == switch.process.starts()
+    /// Whether the present switch process makes this report.
+    pub(super) fn reports(&self, part: SchedPart, switch: &SwitchProcess) -> bool {
+        let starts = if part == SchedPart::Table { self.tabulates } else { self.traces };
+        starts == switch.process.starts()
     }
 
     /// Handles the answer of the switch process of this start about the order.
     pub(super) fn known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
-        if let Ok(Answer::Knows { sees_scheduler: true, hears_sleepers, traces_decisions, .. }) = answer {
+        if let Ok(Answer::Knows {
+            sees_scheduler: true, hears_sleepers, traces_decisions, has_table, ..
+        }) = answer
+        {
             (self.knows, self.told) = (starts, None);
+            self.tabulates = if has_table { starts } else { 0 };
             self.hears = if hears_sleepers { starts } else { 0 };
             self.traces = if traces_decisions { starts } else { 0 };
         }

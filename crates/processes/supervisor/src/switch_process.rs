@@ -69,6 +69,7 @@ impl OrderPrecedence {
         match order {
             Order::Know
             | Order::SchedTrace
+            | Order::SchedTable
             | Order::Stats
             | Order::Inspect { .. }
             | Order::Fdb { .. }

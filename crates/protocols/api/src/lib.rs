@@ -61,6 +61,8 @@ pub mod report;
 pub mod rpc;
 pub mod rundir;
 pub mod sched;
+pub mod sched_part;
+pub mod sched_table;
 mod schema;
 pub mod settings;
 pub mod switches;

@@ -13,6 +13,7 @@ use crate::port::{PeerKind, PortCommon};
 use crate::profile::ProfileSpec;
 use crate::report::{FdbReport, StatsReport, SwitchInside};
 use crate::sched::{PolicyModes, QueueMove, SchedTrace, SeenGuest};
+use crate::sched_table::SchedTable;
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
@@ -103,6 +104,8 @@ pub enum Order {
     },
     /// Report the last decisions by that view. Only for a process that knows this order ([`Answer::Knows`]).
     SchedTrace,
+    /// Report the data movement table. Only for a process that knows this order ([`Answer::Knows`]).
+    SchedTable,
     /// Move a queue pair to another worker. Only for a process that knows this order ([`Answer::Knows`]).
     MoveQueue(QueueMove),
     /// Report all counters.
@@ -260,6 +263,7 @@ pub enum Answer {
     Inspection(Inspection),
     Switches(Vec<SwitchInside>),
     SchedTrace(SchedTrace),
+    SchedTable(SchedTable),
     Explained(Box<Explained>),
     /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`] or [`Order::Scheduler`], or write
     /// no flows into the memory of [`Order::Restore`], and say nothing of it.
@@ -277,6 +281,9 @@ pub enum Answer {
         /// Whether it knows [`Order::SchedTrace`].
         #[serde(default)]
         traces_decisions: bool,
+        /// Whether it knows [`Order::SchedTable`].
+        #[serde(default)]
+        has_table: bool,
         /// Whether it knows [`Order::MoveQueue`].
         #[serde(default)]
         moves_queues: bool,

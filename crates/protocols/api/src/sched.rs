@@ -104,7 +104,7 @@ pub struct ShareReport {
 }
 
 /// The policies.
-pub const POLICIES: [Policy; 6] = Policy::ALL;
+pub const POLICIES: [Policy; 7] = Policy::ALL;
 
 /// The mode of each policy by name, in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -249,6 +249,12 @@ pub struct SeenGuest {
     /// Whether a vCPU that sleeps may look as if it ran: it halt-polls (KVM). Earlier supervisors do not tell.
     #[serde(default = "SeenGuest::may_by_default")]
     pub may_halt_poll: bool,
+    /// The thread of each slot. Earlier supervisors do not tell.
+    #[serde(default)]
+    pub tids: Vec<u32>,
+    /// Whether the user named the threads one by one, in the order of the guest's queues.
+    #[serde(default)]
+    pub is_ordered: bool,
 }
 
 impl SeenGuest {
@@ -303,6 +309,14 @@ pub struct PolicyCounts {
     pub offloads_alone: u64,
     /// Orders that a helper gave up, since another thread wanted its CPU.
     pub helps_given_up: u64,
+    /// vCPUs that slept when packets were written for them, and ran next on the CPU that wrote.
+    pub landed_same: u64,
+    /// The same, on another CPU of its last-level cache.
+    pub landed_near: u64,
+    /// The same, elsewhere.
+    pub landed_far: u64,
+    /// Visits with large frames for which the data movement table named another CPU than that of the guest's first thread.
+    pub offloads_moved: u64,
 }
 
 impl PolicyCounts {
@@ -468,7 +482,7 @@ mod tests {
         for (text, remedy) in [
             ("look", "look=off"),
             ("telepathy=on", "look, yield"),
-            ("telepathy=on", "offload, shares"),
+            ("telepathy=on", "movement, shares"),
             ("yield=1", "on, off or auto"),
             ("shares=on", "\"none\", \"group\" or \"steal\""),
         ] {

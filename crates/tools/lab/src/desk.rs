@@ -3,10 +3,10 @@
 
 use std::sync::{Arc, Mutex};
 
-use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies};
+use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, distance, place,
+    CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, QueueRow, distance, place,
     share_of_home, spread,
 };
 
@@ -34,6 +34,8 @@ pub(crate) struct HelperDesk {
     pub(crate) is_idle: Vec<bool>,
     /// The CPU of each card's guest. The view does not know those of a bench, which plays all guests in one thread.
     pub(crate) guest_cpus: Vec<Option<usize>>,
+    /// The row of each card's receive queue; empty: the CPUs of the guests decide.
+    pub(crate) rows: Vec<QueueRow>,
     /// The CPU of the worker that visits.
     pub(crate) own_cpu: usize,
     /// The CPU of each helper, and the number of the first one among all workers.
@@ -54,7 +56,9 @@ impl HelperDesk {
     ) -> Option<usize> {
         let has_helper = |cpu: usize| self.helper_cpus.contains(&cpu);
         let is_far = |cpu: usize| distance(&self.places, receiver, cpu) > CpuDistance::Llc;
-        let is_idle = |cpu: usize| self.is_idle[cpu] && cpu != self.own_cpu && (!far_only || is_far(cpu));
+        let guest_cpu = self.guest_cpus[port.index() - 1];
+        let is_free = |cpu: usize| self.is_idle[cpu] && cpu != self.own_cpu && Some(cpu) != guest_cpu;
+        let is_idle = |cpu: usize| is_free(cpu) && (!far_only || is_far(cpu));
         let turn = spread(port.0, (self.counts.shared / HELPER_TURN_VISITS) as u32);
         place(&self.places, has_helper, is_idle, receiver, turn, criteria)
     }
@@ -62,7 +66,9 @@ impl HelperDesk {
     fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
         let LargeCopies { packets, bytes, waiting } = copies;
         let shared = share_of_home(packets, bytes, waiting, self.offload)?;
-        let receiver = self.guest_cpus[port.index() - 1].unwrap_or(self.own_cpu);
+        let row = self.rows.get(port.index() - 1).and_then(|row| row.cpu);
+        let receiver = self.guest_cpus[port.index() - 1].map(|cpu| row.map_or(cpu, usize::from));
+        let receiver = receiver.unwrap_or(self.own_cpu);
         let cpu = self.choose(receiver, port, self.place, false);
         self.count(receiver, port, cpu);
         let seat = self.helper_cpus.iter().position(|at| Some(*at) == cpu)?;
@@ -89,8 +95,8 @@ impl HelperDesk {
 pub(crate) struct DeskFinder(pub(crate) Arc<Mutex<HelperDesk>>);
 
 impl HelperFinder for DeskFinder {
-    fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
-        self.0.lock().ok()?.find(port, copies)
+    fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare> {
+        self.0.lock().ok()?.find(ring.port, copies)
     }
 
     /// The simulation wakes each helper that has orders.

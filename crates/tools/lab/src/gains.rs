@@ -36,6 +36,7 @@ pub(crate) struct GainSettings {
     pub(crate) window_bytes: u64,
     pub(crate) place: PlaceCriteria,
     pub(crate) early_signals: bool,
+    pub(crate) movement: bool,
 }
 
 /// Runs workloads without a shared frame, with those of the product's settings, and with helpers that share frames of any length.
@@ -52,8 +53,8 @@ pub(crate) fn table(model: &Model, works: &[LabWork], settings: GainSettings) ->
     for &work in works {
         let run = |helpers, packet_bytes_min| -> Result<RunResult> {
             let offload = Some(OffloadCriteria { packet_bytes_min, ..usual_offload() });
-            let choices = Choices { offload, place: settings.place, early_signals: settings.early_signals };
-            let GainSettings { seed, window_bytes, .. } = settings;
+            let GainSettings { seed, window_bytes, place, early_signals, movement } = settings;
+            let choices = Choices { offload, place, early_signals, movement };
             let scenario = Scenario::new(model, Architecture::Lasthop, work);
             Scenario { seed, window_bytes, choices, helpers, ..scenario }.run()
         };

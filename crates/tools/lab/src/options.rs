@@ -181,6 +181,9 @@ pub(crate) struct HelperOptions {
     /// The home signals after each frame, too, instead of at the end of its visit
     #[arg(long)]
     early_signals: bool,
+    /// Helpers are sought near the CPU of the data movement table's row, not near the receiver's
+    #[arg(long)]
+    movement: bool,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -189,8 +192,9 @@ impl HelperOptions {
     /// Prints the table.
     pub(crate) fn execute(&self) -> Result<()> {
         let place = PlaceCriteria { whole_group: !self.idle_cpu, ..PlaceCriteria::default() };
-        let Self { seed, early_signals, .. } = *self;
-        let settings = GainSettings { seed, window_bytes: self.window_kib << 10, place, early_signals };
+        let Self { seed, early_signals, movement, .. } = *self;
+        let window_bytes = self.window_kib << 10;
+        let settings = GainSettings { seed, window_bytes, place, early_signals, movement };
         print(&gains::table(&Model::load(&self.model)?, &self.workloads, settings)?)
     }
 }

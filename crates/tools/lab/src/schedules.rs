@@ -80,6 +80,7 @@ fn schedule(model: &Model, number: u64) -> Scenario {
             offload: (random.below(5) > 0).then_some(criteria),
             place: PlaceCriteria { whole_group: random.below(2) > 0, farthest },
             early_signals: false,
+            movement: false,
         },
         window_bytes: 1 + random.below(1 << 20),
         workers: 1 + random.below(4) as usize,
@@ -112,6 +113,7 @@ fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
     if let Some(offload) = scenario.choices.offload.as_mut().filter(|_| random.below(2) > 0) {
         offload.helper_packets_max = 2 + random.below(32) as u32;
     }
+    scenario.choices.movement = random.below(2) > 0;
 }
 
 #[cfg(test)]

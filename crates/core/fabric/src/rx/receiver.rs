@@ -47,6 +47,8 @@ pub(crate) struct Receivers {
     pub(crate) board: Arc<Board>,
     /// Secret for the choice among a guest's receive queues, so that senders cannot select one.
     pub(crate) flow_key: u64,
+    /// The port of the last batch that was divided by flow among several queues, and these queues as bits.
+    pub(crate) last_by_flow: (PortId, u64),
 }
 
 impl Receivers {
@@ -60,6 +62,7 @@ impl Receivers {
             leases: Leases::new(board.workers()),
             board,
             flow_key: 0,
+            last_by_flow: (PortId(0), 0),
         }
     }
 
@@ -261,6 +264,7 @@ impl Receivers {
         };
         let queues: ArrayVec<u16, BATCH_PACKETS_MAX> = copies.iter().map(queue_of).collect();
         let mut touched = queues.iter().fold(0_u64, |bits, queue| bits | 1 << queue);
+        self.last_by_flow = (port, touched);
         while touched != 0 {
             let queue = touched.trailing_zeros() as u16;
             touched &= touched - 1;

@@ -1,7 +1,6 @@
 //! Which copies a worker shares with helpers.
 
-use lasthop_module_api::PortId;
-
+use crate::RingId;
 use crate::tx::sender::Fetched;
 
 /// Large copies of one visit to one receiver.
@@ -26,9 +25,9 @@ pub struct HelpShare {
 
 /// Finds and wakes helpers.
 pub trait HelperFinder: Send {
-    /// The helper for large copies to `port` now; `None`: the caller copies alone. Asked once for each visit that has such
-    /// copies.
-    fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare>;
+    /// The helper for large copies to receive queue `ring` now; `None`: the caller copies alone. Asked once for each visit
+    /// that has such copies.
+    fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare>;
 
     /// Wakes worker `helper`, which has an order and sleeps.
     fn wake(&mut self, helper: usize);

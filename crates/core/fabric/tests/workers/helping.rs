@@ -1,6 +1,6 @@
 //! A home and a helper at one ring, in selected orders of their steps.
 
-use lasthop_fabric::{Capabilities, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies};
+use lasthop_fabric::{Capabilities, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies, RingId};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ struct OneHelper {
 }
 
 impl HelperFinder for OneHelper {
-    fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
-        assert_eq!((port, copies.waiting), (RECEIVER, 0));
+    fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare> {
+        assert_eq!((ring, copies.waiting), (RingId { port: RECEIVER, queue: 0 }, 0));
         assert!(copies.bytes >= u64::from(copies.packets) * LARGE as u64);
         self.finds.fetch_add(1, Ordering::Relaxed);
         let packets = self.packets_max.min(copies.packets);
@@ -42,7 +42,7 @@ impl HelperFinder for OneHelper {
 pub(crate) struct TheHelper(pub(crate) u8);
 
 impl HelperFinder for TheHelper {
-    fn find(&mut self, _: PortId, copies: LargeCopies) -> Option<HelpShare> {
+    fn find(&mut self, _: RingId, copies: LargeCopies) -> Option<HelpShare> {
         Some(HelpShare { helper: self.0, packets: copies.packets })
     }
 

@@ -11,6 +11,7 @@ use lasthop_api::report::{
     FdbReport, FlushReport, StatsReport, SwitchList, SwitchReport, VersionReport, VlansReport, WorkersReport,
 };
 use lasthop_api::sched::{PolicyChange, QueueMove, QueuePlace, SchedReport, SchedTrace};
+use lasthop_api::sched_table::SchedTable;
 use lasthop_api::switches::SwitchChange;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_supervisor::upgraded_text;
@@ -183,7 +184,11 @@ impl ApiRequest {
 impl ApiRequest {
     pub(super) fn sched(&self, command: SchedCommand) -> Result<ExitCode, Fault> {
         match command {
-            SchedCommand::Show => {
+            SchedCommand::Show { table: true } => {
+                let table: SchedTable = ask(&self.dir, "sched.table", &json!({}))?;
+                self.show(&table, show::sched_table)
+            }
+            SchedCommand::Show { table: false } => {
                 let report: SchedReport = ask(&self.dir, "sched.show", &json!({}))?;
                 self.show(&report, show::sched)
             }

@@ -294,7 +294,11 @@ enum SwitchCommand {
 #[derive(Debug, Subcommand)]
 enum SchedCommand {
     /// Show which worker serves which queue, whether there is a view, the threads of each guest, and how often each policy decided
-    Show,
+    Show {
+        /// Show, for each receive queue of a guest, whether its vCPU runs, and near which CPU its packets should be
+        #[arg(long)]
+        table: bool,
+    },
     /// Show the last decisions of each worker, the oldest first
     Trace,
     /// Move a queue (a receive and a transmit ring) to another worker while its guest runs; it stays there until the guest detaches
@@ -310,7 +314,7 @@ enum SchedCommand {
     Calibrate(calibrate::CalibrateArgs),
     /// Set a policy until the service ends
     Set {
-        /// The policy, look, yield, second-signal or notify, and its mode: on, off, or auto (on, if measurements showed a gain); or
+        /// The policy, look, yield, second-signal, notify, transmit-timer, offload or movement, and its mode: on, off, or auto (on, if measurements showed a gain); or
         /// shares=none, group or steal; or placement=off, own or guests
         #[arg(value_name = "POLICY=MODE")]
         change: PolicyChange,

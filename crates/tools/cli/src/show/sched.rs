@@ -8,6 +8,8 @@ use lasthop_api::sched::{
 use super::placement;
 use super::table::Table;
 
+/// The name of the policy with the data movement table.
+const MOVEMENT: &str = "movement";
 /// Number of threads of one guest that are shown; user-mode Linux has one for each program.
 const THREADS_SHOWN_MAX: usize = 8;
 
@@ -45,6 +47,9 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         parts.push(timers(&report.workers));
         if report.workers.iter().any(|worker| worker.helper_cpu.is_some()) {
             parts.push(helpers(&report.workers));
+        }
+        if report.policies.iter().any(|policy| policy.name == MOVEMENT && policy.is_used) {
+            parts.push(landings(&report.workers));
         }
     }
     parts.join("\n")
@@ -130,6 +135,14 @@ fn timers(workers: &[WorkerPolicies]) -> String {
     let headings = [">WORKER", ">TIMERS", ">KICKS SPARED", ">EMPTY VISITS", ">SLEEPERS"];
     counts(&headings, workers, |counts| {
         [counts.transmits_timed, counts.kicks_spared, counts.timed_in_vain, counts.sleep_events]
+    })
+}
+
+/// Where vCPUs ran for which packets had been written while they slept, and copies that the table moved.
+fn landings(workers: &[WorkerPolicies]) -> String {
+    let headings = [">WORKER", ">RAN ON WRITER'S CPU", ">IN ITS LLC", ">ELSEWHERE", ">COPIES MOVED"];
+    counts(&headings, workers, |counts| {
+        [counts.landed_same, counts.landed_near, counts.landed_far, counts.offloads_moved]
     })
 }
 
@@ -239,7 +252,8 @@ mod tests {
                         second-signal   auto  no\n\
                         notify          auto  no\n\
                         transmit-timer  auto  no\n\
-                        offload         auto  no\n\n\
+                        offload         auto  no\n\
+                        movement        auto  no\n\n\
                         shares: none\n\n\
                         VNIC  PROCESS  KIND  THREADS\n\
                         vm1   7        vmm   0 running on 1, 1 running on 1\n\
@@ -248,6 +262,11 @@ mod tests {
                         WORKER 2ND SIGNALS ANSWERED SPARED DELAYED JOINED DRAINED POLLING SPARED, us\n     0           4        0      0       0      0       0                  0\n\n\
                         WORKER  TIMERS  KICKS SPARED  EMPTY VISITS  SLEEPERS\n     0       0             0             0         0\n";
         assert_eq!(sched(&report), expected);
+        let mut moved = report.clone();
+        moved.policies.iter_mut().for_each(|policy| policy.is_used = true);
+        assert!(sched(&moved).ends_with(
+            "ELSEWHERE  COPIES MOVED\n     0                    0           0          0             0\n"
+        ));
         let mut helped = report.clone();
         let helper = WorkerPolicies { index: 1, helper_cpu: Some(3), shared: 9, ..helped.workers[0].clone() };
         helped.workers.push(helper);

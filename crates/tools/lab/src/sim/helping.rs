@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use lasthop_fabric::bounds::HELP_FRAMES_MAX;
 use lasthop_fabric::{HelpStep, RingId, SharedStep};
 use lasthop_ring::AdaptivePoll;
+use lasthop_sched::QueueRow;
 
 use super::{Choices, Simulation, Step, Work};
 use crate::copies::CopyJob;
@@ -290,6 +291,7 @@ impl Simulation {
         self.switch.begin_visit(nic, self.now_ns, &mut taken);
         self.totals.visits += 1;
         self.ports[usize::from(nic)].is_stalled = taken.is_empty();
+        self.note_deliveries(&receivers, cpu);
         let is_empty = taken.is_empty();
         taken.drain(..).for_each(|head| self.enqueue(&head));
         self.taken = taken;
@@ -319,6 +321,16 @@ impl Simulation {
         self.found(thread, nic);
     }
 
+    /// Updates the rows of the receivers of a visit.
+    fn note_deliveries(&self, receivers: &[u16], writer: usize) {
+        let Some(helping) = self.helping.as_ref().filter(|_| self.choices.movement) else { return };
+        let mut desk = helping.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        for receiver in receivers.iter().map(|nic| usize::from(*nic)) {
+            let vcpu = self.vcpu(self.ports[receiver].guest);
+            desk.rows[receiver].deliver(Some(vcpu), 0, writer as u16);
+        }
+    }
+
     fn update_desk(&mut self, own_cpu: usize) {
         let Some(helping) = &self.helping else { return };
         let mut desk = helping.desk.lock().unwrap_or_else(PoisonError::into_inner);
@@ -326,6 +338,12 @@ impl Simulation {
         if desk.guest_cpus.len() != self.ports.len() {
             let seen = |nic: usize| (!self.polls(nic as u16)).then_some(self.ports[nic].cpu);
             desk.guest_cpus = (0..self.ports.len()).map(seen).collect();
+        }
+        if self.choices.movement {
+            desk.rows.resize(self.ports.len(), QueueRow::default());
+            for (row, port) in desk.rows.iter_mut().zip(&self.ports) {
+                row.observe(Some(self.vcpu(port.guest)), 0);
+            }
         }
         for (cpu, is_idle) in desk.is_idle.iter_mut().enumerate() {
             *is_idle = self.machine.is_idle(cpu);

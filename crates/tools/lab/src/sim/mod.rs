@@ -83,6 +83,8 @@ pub(crate) struct Choices {
     pub(crate) place: PlaceCriteria,
     /// Whether a home with helpers signals after each frame, instead of at the end of its visit.
     pub(crate) early_signals: bool,
+    /// Whether the data movement table says near which CPU a helper is sought.
+    pub(crate) movement: bool,
 }
 
 impl Default for Choices {
@@ -91,6 +93,7 @@ impl Default for Choices {
             offload: Some(OffloadCriteria::default()),
             place: PlaceCriteria::default(),
             early_signals: false,
+            movement: false,
         }
     }
 }
@@ -693,6 +696,11 @@ impl Simulation {
 
     /// A guest as the production policies see it, from no CPU of its own.
     fn view(&self, guest: usize) -> GuestView {
+        GuestView::new(u16::MAX, [Some(self.vcpu(guest))])
+    }
+
+    /// The thread of a guest, as the production policies see it.
+    fn vcpu(&self, guest: usize) -> SchedState {
         let thread = &self.machine.threads[self.guests[guest].thread];
         let activity = match thread.state {
             ThreadState::Blocked if thread.is_woken => Activity::Runnable,
@@ -700,7 +708,7 @@ impl Simulation {
             ThreadState::Ready => Activity::Runnable,
             ThreadState::Running | ThreadState::Polling => Activity::Running,
         };
-        GuestView::new(u16::MAX, [Some(SchedState { activity, cpu: thread.cpu as u16, for_ns: u64::MAX })])
+        SchedState { activity, cpu: thread.cpu as u16, for_ns: u64::MAX }
     }
 
     fn guest_thread(&self, nic: u16) -> usize {
