@@ -23,6 +23,8 @@ pub struct HelperSettings {
     pub offload: OffloadCriteria,
     /// On which CPUs.
     pub place: PlaceCriteria,
+    /// Whether a home signals the receiver after each frame that it shares, instead of after its visit.
+    pub signals_each_frame: bool,
 }
 
 /// All helpers, for workers that look for one.
@@ -63,6 +65,11 @@ impl Helpers {
 
     pub(crate) fn offload(&self) -> OffloadCriteria {
         self.settings.offload
+    }
+
+    /// Whether receivers are signalled after each shared frame.
+    pub(crate) fn signals_each_frame(&self) -> bool {
+        self.settings.signals_each_frame
     }
 
     /// Notes that the calling thread serves helper `number`.

@@ -2,14 +2,37 @@
 
 use std::sync::Arc;
 
-use lasthop_fabric::HelpStep;
 use lasthop_fabric::bounds::HELP_FRAMES_MAX;
+use lasthop_fabric::{HelpStep, RingId, Visited};
 use lasthop_ring::AdaptivePoll;
 
 use crate::helper_finder::ViewFinder;
 use crate::worker::Worker;
 
 impl Worker {
+    /// Visits a ring. Receivers of large frames that are shared with a helper are signalled after each frame if the settings say
+    /// so, else after the visit.
+    pub(crate) fn visit_signalling(&mut self, ring: RingId, now: u64) -> Visited {
+        let Self { fabric, signals, fds, scheduling, pool, .. } = self;
+        let is_early = pool.helpers().signals_each_frame();
+        fabric.visit_in_turn_signalling(ring, now, &mut |fabric| {
+            if is_early {
+                signals.send(fabric, fds, scheduling);
+            }
+        })
+    }
+
+    /// Serves receive rings where packets wait; signals as [`Self::visit_signalling`] does.
+    pub(crate) fn drain_waiting(&mut self) -> bool {
+        let Self { fabric, signals, fds, scheduling, pool, .. } = self;
+        let is_early = pool.helpers().signals_each_frame();
+        fabric.drain_waiting_signalling(&mut |fabric| {
+            if is_early {
+                signals.send(fabric, fds, scheduling);
+            }
+        })
+    }
+
     /// Begins to share large frames with helpers if the view and the policies allow it, else ends that.
     pub(crate) fn share_or_not(&mut self) {
         self.fabric.end_offload();
