@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
 
+use crate::decision_trace::CpuReturn;
 use crate::scheduling::SchedulerView;
 
 /// The helpers of a switch.
@@ -135,12 +136,31 @@ pub(crate) struct Helping {
     is_awake: bool,
     /// Time of the last frame or order.
     helped_ns: u64,
+    /// Time of the last look that showed no thread waiting for its CPU, or of the order.
+    free_ns: u64,
+    /// Frames taken since then.
+    frames: u32,
 }
 
 impl Helping {
     /// Notes an order.
     pub(crate) fn begin(&mut self, now: u64) {
         (self.is_awake, self.helped_ns) = (true, now);
+        (self.free_ns, self.frames) = (now, 0);
+    }
+
+    /// Notes a look at `now` that showed no thread waiting for its CPU; a frame follows it.
+    pub(crate) fn stay(&mut self, now: u64) {
+        (self.free_ns, self.frames) = (now, 1);
+    }
+
+    /// The return of its CPU at `now`, after a look at `seen_ns` that showed a waiting thread.
+    pub(crate) fn leave(&self, seen_ns: u64, now: u64) -> CpuReturn {
+        CpuReturn {
+            frames: self.frames,
+            unseen_ns: seen_ns.saturating_sub(self.free_ns),
+            leaving_ns: now.saturating_sub(seen_ns),
+        }
     }
 
     pub(crate) fn is_awake(&self) -> bool {

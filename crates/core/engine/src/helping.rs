@@ -6,6 +6,7 @@ use lasthop_fabric::bounds::HELP_FRAMES_MAX;
 use lasthop_fabric::{HelpStep, RingId, Visited};
 use lasthop_ring::AdaptivePoll;
 
+use crate::clock::now_ns;
 use crate::helper_finder::ViewFinder;
 use crate::worker::Worker;
 
@@ -53,17 +54,31 @@ impl Worker {
         self.helping.begin(now);
         for number in 0..=HELP_FRAMES_MAX {
             // The last step takes no frame, so that none is left in this helper's hands.
+            let looked_ns = now_ns(self.started);
             let is_wanted = self.scheduling.is_own_cpu_wanted();
-            self.scheduling.counters.helps_given_up += u64::from(is_wanted);
             let step = self.fabric.begin_help(number < HELP_FRAMES_MAX && !is_wanted);
             self.send_signals();
+            if is_wanted {
+                self.give_cpu_back(looked_ns);
+            }
             match step {
-                HelpStep::Reserved => self.fabric.copy_help(),
-                HelpStep::Done => {}
+                HelpStep::Reserved => {
+                    self.helping.stay(looked_ns);
+                    self.fabric.copy_help();
+                }
+                HelpStep::Done => self.helping.stay(looked_ns),
                 HelpStep::Busy | HelpStep::Idle => break,
             }
         }
         adaptive_poll.found(0, now);
         true
+    }
+
+    /// Offers its CPU, for which another thread waited at `seen_ns`. No frame is in this helper's hands.
+    fn give_cpu_back(&mut self, seen_ns: u64) {
+        let started = self.started;
+        let now = now_ns(started);
+        self.scheduling.note_return(now, self.helping.leave(seen_ns, now));
+        self.scheduling.offer(|| now_ns(started), std::thread::yield_now);
     }
 }

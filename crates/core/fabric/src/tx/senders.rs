@@ -310,7 +310,11 @@ impl Senders {
     #[inline]
     pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
         if let Some(charge) = self.charge_of(first) {
-            charge.add_delivered(packets as u64, (delivered.packets, delivered.bytes), delivered.csum_completed > 0);
+            charge.add_delivered(
+                packets as u64,
+                (delivered.packets, delivered.bytes),
+                delivered.csum_completed > 0,
+            );
         }
     }
 
