@@ -159,7 +159,7 @@ fn streams(criterion: &mut Criterion, name: &str, capabilities: Capabilities, (e
     }
 }
 
-/// What a claim on a ring costs if no other worker wants it.
+/// The cost of a claim on a ring that no other worker wants.
 fn claims(criterion: &mut Criterion) {
     let lock = CombiningLock::<u64, u64>::new(0, 64);
     criterion.bench_function("claim, taken and released", |bencher| {

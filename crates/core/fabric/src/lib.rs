@@ -232,7 +232,8 @@ impl Fabric {
         taken
     }
 
-    /// As `visit`, for a [`DrrScheduler`]: returns the result, and the cost of the port's packets since the last call.
+    /// As `visit`, for a [`DrrScheduler`]: returns the result, and the cost of the port's packets since the last call. For tests; the
+    /// engine calls `visit_in_turn_signalling`.
     pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
         self.visit_in_turn_signalling(ring, now_ns, &mut |_| ())
     }
