@@ -46,7 +46,7 @@ pub struct CpuReturn {
     pub frames: u32,
     /// Time between these looks in ns, or since it had the order: the thread waited no longer, as far as the view shows.
     pub unseen_ns: u64,
-    /// Time from the second look until it had published its last frame and offered the CPU, in ns.
+    /// Time from the second look until it had published its last frame and went to sleep, in ns.
     pub leaving_ns: u64,
 }
 

@@ -154,8 +154,9 @@ impl Helping {
         (self.free_ns, self.frames) = (now, 1);
     }
 
-    /// The return of its CPU at `now`, after a look at `seen_ns` that showed a waiting thread.
-    pub(crate) fn leave(&self, seen_ns: u64, now: u64) -> CpuReturn {
+    /// Sleeps from `now` on, after a look at `seen_ns` that showed a waiting thread.
+    pub(crate) fn leave(&mut self, seen_ns: u64, now: u64) -> CpuReturn {
+        self.is_awake = false;
         CpuReturn {
             frames: self.frames,
             unseen_ns: seen_ns.saturating_sub(self.free_ns),

@@ -74,11 +74,9 @@ impl Worker {
         true
     }
 
-    /// Offers its CPU, for which another thread waited at `seen_ns`. No frame is in this helper's hands.
+    /// Goes to sleep, since another thread waited for its CPU at `seen_ns`. No frame is in this helper's hands.
     fn give_cpu_back(&mut self, seen_ns: u64) {
-        let started = self.started;
-        let now = now_ns(started);
+        let now = now_ns(self.started);
         self.scheduling.note_return(now, self.helping.leave(seen_ns, now));
-        self.scheduling.offer(|| now_ns(started), std::thread::yield_now);
     }
 }

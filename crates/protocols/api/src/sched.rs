@@ -409,7 +409,7 @@ pub struct CpuReturnLine {
     pub frames: u32,
     /// Time between these looks, or since it had the order.
     pub unseen_ns: u64,
-    /// Time from the second look until it offered the CPU.
+    /// Time from the second look until it went to sleep.
     pub leaving_ns: u64,
 }
 
