@@ -311,7 +311,7 @@ mod tests {
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["900", "20", "3", "1", "look", "poll", "vm1", "1", "running,", "2", "sleeping"]);
         assert_eq!(rows[1], ["900", "20", "3", "1", "look", "offer", "-", "-"]);
-        assert!(text.ends_with("  -     waited 9000 ns at most, 1 frame; left within 400 ns\n"), "{text}");
+        assert!(text.ends_with(" -    waited 9000 ns at most, 1 frame; left within 400 ns\n"), "{text}");
         assert!(sched_trace(&SchedTrace::default()).starts_with("no decisions"));
     }
 
