@@ -149,9 +149,14 @@ impl Helping {
         (self.free_ns, self.frames) = (now, 0);
     }
 
-    /// Notes a look at `now` that showed no thread waiting for its CPU; a frame follows it.
+    /// Notes a look at `now` that showed no thread waiting for its CPU.
     pub(crate) fn stay(&mut self, now: u64) {
-        (self.free_ns, self.frames) = (now, 1);
+        (self.free_ns, self.frames) = (now, 0);
+    }
+
+    /// Counts a frame that it took.
+    pub(crate) fn count_frame(&mut self) {
+        self.frames += 1;
     }
 
     /// Sleeps from `now` on, after a look at `seen_ns` that showed a waiting thread.

@@ -56,17 +56,20 @@ impl Worker {
             // The last step takes no frame, so that none is left in this helper's hands.
             let looked_ns = now_ns(self.started);
             let is_wanted = self.scheduling.is_own_cpu_wanted();
+            if !is_wanted {
+                self.helping.stay(looked_ns);
+            }
             let step = self.fabric.begin_help(number < HELP_FRAMES_MAX && !is_wanted);
             self.send_signals();
+            if matches!(step, HelpStep::Reserved | HelpStep::Done) {
+                self.helping.count_frame();
+            }
             if is_wanted {
                 self.give_cpu_back(looked_ns);
             }
             match step {
-                HelpStep::Reserved => {
-                    self.helping.stay(looked_ns);
-                    self.fabric.copy_help();
-                }
-                HelpStep::Done => self.helping.stay(looked_ns),
+                HelpStep::Reserved => self.fabric.copy_help(),
+                HelpStep::Done => {}
                 HelpStep::Busy | HelpStep::Idle => break,
             }
         }

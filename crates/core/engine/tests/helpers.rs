@@ -190,6 +190,7 @@ impl Drop for BusyThread {
 }
 
 #[test]
+#[expect(clippy::print_stdout, reason = "the times are for readers: a busy machine has any")]
 fn a_helper_takes_no_frame_once_another_thread_waits_for_its_cpu() {
     let view = Arc::new(WantedView::default());
     let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, Arc::clone(&view) as Arc<dyn SchedulerView>);

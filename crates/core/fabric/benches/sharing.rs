@@ -134,6 +134,7 @@ fn help(mut helper: Fabric, stop: &AtomicBool) -> u64 {
     helper.handoff_counters().shared
 }
 
+#[expect(clippy::print_stdout, reason = "how the frames were shared out says what the times mean")]
 fn streams(criterion: &mut Criterion, name: &str, capabilities: Capabilities, (entries, bytes): (u32, u32)) {
     let mut group = criterion.benchmark_group(name);
     group.throughput(Throughput::Bytes(u64::from(FRAMES) * PAYLOAD_BYTES as u64));
