@@ -2,10 +2,9 @@
 
 mod support;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::thread::JoinHandle;
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use lasthop_engine::SchedulerView;
@@ -124,7 +123,10 @@ fn guests_leave_while_helpers_copy() {
 #[derive(Debug, Default)]
 struct WantedView {
     places: [CpuPlace; 2],
+    /// Whether the thread is to want the CPU behind a helper's next look.
+    is_armed: AtomicBool,
     is_wanted: AtomicBool,
+    thread: OnceLock<Thread>,
 }
 
 impl SchedulerView for WantedView {
@@ -134,9 +136,13 @@ impl SchedulerView for WantedView {
 
     /// The thread runs or waits while it wants the CPU. So if a helper asks that runs there, it waits.
     fn cpu(&self, number: u16) -> Option<CpuState> {
-        let idle = Occupant::Idle { for_ns: 0 };
+        let occupant = if number == 0 { Occupant::Idle { for_ns: 0 } } else { Occupant::Thread(u32::MAX) };
         let waiting = u32::from(self.is_wanted.load(Ordering::SeqCst));
-        let occupant = if number == 0 { idle } else { Occupant::Thread(u32::MAX) };
+        let is_helper = std::thread::current().name().is_some_and(|name| name.starts_with("helper"));
+        if is_helper && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.is_wanted.store(true, Ordering::SeqCst);
+            self.thread.get().into_iter().for_each(Thread::unpark);
+        }
         Some(CpuState { occupant, waiting })
     }
 
@@ -145,47 +151,18 @@ impl SchedulerView for WantedView {
     }
 }
 
-/// A thread on the first CPU that sleeps until it is called; then it wants the CPU for a while.
-struct BusyThread {
-    view: Arc<WantedView>,
-    calls: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl BusyThread {
-    fn start(view: &Arc<WantedView>) -> Self {
-        let (calls, called) = channel();
-        let of_thread = Arc::clone(view);
-        let run = move || {
-            let mut first = CpuSet::new();
-            first.set(0);
-            sched_setaffinity(None, &first).unwrap();
-            while called.recv().is_ok() {
-                let since = Instant::now();
-                while since.elapsed() < Duration::from_millis(1) {
-                    std::hint::spin_loop();
-                }
-                of_thread.is_wanted.store(false, Ordering::SeqCst);
-            }
-        };
-        let thread = Some(std::thread::spawn(run));
-        Self { view: Arc::clone(view), calls: Some(calls), thread }
-    }
-
-    fn call(&self) {
-        self.view.is_wanted.store(true, Ordering::SeqCst);
-        self.calls.as_ref().unwrap().send(()).unwrap();
-    }
-
-    fn is_done(&self) -> bool {
-        !self.view.is_wanted.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for BusyThread {
-    fn drop(&mut self) {
-        self.calls = None;
-        self.thread.take().unwrap().join().unwrap();
+/// Wants the first CPU for a while whenever the view says so, until `ends`.
+fn want_first_cpu(view: &WantedView, ends: &AtomicBool) {
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(None, &first).unwrap();
+    while !ends.load(Ordering::SeqCst) {
+        std::thread::park();
+        let since = Instant::now();
+        while view.is_wanted.load(Ordering::SeqCst) && since.elapsed() < Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        view.is_wanted.store(false, Ordering::SeqCst);
     }
 }
 
@@ -195,30 +172,27 @@ fn a_helper_takes_no_frame_once_another_thread_waits_for_its_cpu() {
     let view = Arc::new(WantedView::default());
     let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, Arc::clone(&view) as Arc<dyn SchedulerView>);
     let mut guests = guests(&mut switch);
-    let next = exchange_until("a helper copies", &mut guests, 0, || switch.shared_frames().1 > 0);
+    let mut next = exchange_until("a helper copies", &mut guests, 0, || switch.shared_frames().1 > 0);
     let returns = || {
         let (_, traces) = switch.engine.decisions().unwrap();
         let all: Vec<_> = traces.concat().into_iter().filter_map(|entry| entry.cpu_return).collect();
         all
     };
     assert_eq!(returns(), [], "nobody wanted its CPU");
-    let busy = BusyThread::start(&view);
-    let mut next = next;
+    let (ends, busy) = (Arc::new(AtomicBool::new(false)), Arc::clone(&view));
+    let of_thread = Arc::clone(&ends);
+    let thread = std::thread::spawn(move || want_first_cpu(&busy, &of_thread));
+    view.thread.set(thread.thread().clone()).unwrap();
     eventually("it gives its CPU back behind a frame", || {
         let [one, other] = &mut guests;
-        one.reclaim(0).unwrap();
-        (next..next + TRAIN).for_each(|number| {
-            assert!(one.send(0, &frame(2, 1, number, LARGE), Offload::default()).unwrap())
-        });
-        one.flush(0).unwrap();
-        // The home shares the train meanwhile.
-        (0..2).for_each(|number| assert_eq!(receive(other), frame(2, 1, next + number, LARGE)));
-        busy.call();
-        (2..TRAIN).for_each(|number| assert_eq!(receive(other), frame(2, 1, next + number, LARGE)));
-        eventually("the thread has left", || busy.is_done());
-        next += TRAIN;
+        view.is_armed.store(true, Ordering::SeqCst);
+        next = exchange(one, other, next);
+        eventually("the thread has left", || !view.is_wanted.load(Ordering::SeqCst));
         returns().iter().any(|back| back.frames > 0)
     });
+    ends.store(true, Ordering::SeqCst);
+    thread.thread().unpark();
+    thread.join().unwrap();
     for back in returns() {
         assert!(back.frames <= 1, "{back:?}");
         println!("{back:?}");

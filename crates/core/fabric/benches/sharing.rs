@@ -10,7 +10,6 @@
 #[path = "../tests/support/mod.rs"]
 mod support;
 #[path = "../tests/support/tcp.rs"]
-#[allow(dead_code)]
 mod tcp;
 
 use std::hint::black_box;

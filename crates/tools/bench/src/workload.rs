@@ -506,6 +506,7 @@ mod tests {
             "testpmd=rtt,size=64,ring=256,mrg=off,in-order=off",
             "all-to-all=4,size=64,ring=256",
             "stream,size=64,ring=256,touched,idle-ports=1000",
+            "fan-in=4,size=65000,ring=256,tso=off,signalled",
         ] {
             assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
         }
@@ -514,6 +515,8 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, words) in [
+            ("pairs=2,signalled", "signalled goes with stream or fan-in=N"),
+            ("stream,signalled,nap-us=500", "without nap-us"),
             ("stream,size=10", "size is 60 to 65549"),
             ("stream,ring=100", "power of two"),
             ("sleep", "behind rtt"),
