@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use lasthop_module_api::PortId;
 use lasthop_sched::GuestView;
 
-/// Entries of one worker, 16 KiB: some seconds of a guest with little traffic.
+/// Entries of one worker, 24 KiB: some seconds of a guest with little traffic.
 pub const TRACE_ENTRIES_MAX: usize = 256;
 
 /// A decision of a policy.
@@ -35,6 +35,19 @@ pub enum PolicyDecision {
     TimedPackets,
     /// Transmit timer: a visit found none.
     TimedInVain,
+    /// Offload: a helper gave its CPU back to another thread.
+    HelperLeft,
+}
+
+/// How soon a helper gave its CPU back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuReturn {
+    /// Frames that it took between its last look that showed no waiting thread and the one that showed one.
+    pub frames: u32,
+    /// Time between these looks in ns, or since it had the order: the thread waited no longer, as far as the view shows.
+    pub unseen_ns: u64,
+    /// Time from the second look until it had published its last frame and went to sleep, in ns.
+    pub leaving_ns: u64,
 }
 
 /// A decision, and how often it was repeated without another one in between.
@@ -52,6 +65,8 @@ pub struct TracedDecision {
     pub port: Option<PortId>,
     /// The guest's threads at the first decision, if they were known.
     pub guest: Option<GuestView>,
+    /// How soon a helper gave its CPU back; each time has an entry of its own.
+    pub cpu_return: Option<CpuReturn>,
 }
 
 /// A worker's trace. Without a view it has no memory and stays empty.
@@ -62,6 +77,21 @@ impl DecisionTrace {
     /// Allocates the trace.
     pub(crate) fn begin(&mut self) {
         self.0.reserve_exact(TRACE_ENTRIES_MAX.saturating_sub(self.0.len()));
+    }
+
+    /// Adds that a helper gave its CPU back at `now_ns`.
+    pub(crate) fn enter_return(&mut self, now_ns: u64, back: CpuReturn) {
+        let (first_ns, last_ns, decision) = (now_ns, now_ns, PolicyDecision::HelperLeft);
+        let cpu_return = Some(back);
+        self.push(TracedDecision {
+            first_ns,
+            last_ns,
+            times: 1,
+            decision,
+            port: None,
+            guest: None,
+            cpu_return,
+        });
     }
 
     /// Adds a decision; removes the oldest one if the trace is full.
@@ -76,17 +106,22 @@ impl DecisionTrace {
             (last.last_ns, last.times) = (now_ns, last.times + 1);
             return;
         }
-        if self.0.len() >= TRACE_ENTRIES_MAX {
-            self.0.pop_front();
-        }
-        self.0.push_back(TracedDecision {
+        self.push(TracedDecision {
             first_ns: now_ns,
             last_ns: now_ns,
             times: 1,
             decision,
             port,
             guest,
+            cpu_return: None,
         });
+    }
+
+    fn push(&mut self, entry: TracedDecision) {
+        if self.0.len() >= TRACE_ENTRIES_MAX {
+            self.0.pop_front();
+        }
+        self.0.push_back(entry);
     }
 
     /// The entries, oldest first.
@@ -98,6 +133,18 @@ impl DecisionTrace {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_return_of_a_cpu_has_an_entry_and_the_oldest_ones_go() {
+        let mut trace = DecisionTrace::default();
+        trace.begin();
+        let back = |unseen_ns| CpuReturn { frames: 1, unseen_ns, leaving_ns: 300 };
+        for number in 0..=TRACE_ENTRIES_MAX as u64 {
+            trace.enter_return(number, back(number));
+        }
+        let entries = trace.entries();
+        assert_eq!((entries.len(), entries[0].cpu_return), (TRACE_ENTRIES_MAX, Some(back(1))));
+    }
 
     #[test]
     fn repetitions_are_one_entry_and_the_oldest_entries_go() {

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
 
+use crate::decision_trace::CpuReturn;
 use crate::scheduler_view::SchedulerView;
 
 /// The helpers of a switch.
@@ -23,6 +24,8 @@ pub struct HelperSettings {
     pub offload: OffloadCriteria,
     /// On which CPUs.
     pub place: PlaceCriteria,
+    /// Whether a home signals the receiver after each frame that it shares, instead of after its visit.
+    pub signals_each_frame: bool,
 }
 
 /// All helpers, for workers that look for one.
@@ -63,6 +66,11 @@ impl Helpers {
 
     pub(crate) fn offload(&self) -> OffloadCriteria {
         self.settings.offload
+    }
+
+    /// Whether receivers are signalled after each shared frame.
+    pub(crate) fn signals_each_frame(&self) -> bool {
+        self.settings.signals_each_frame
     }
 
     /// Notes that the calling thread serves helper `number`.
@@ -141,12 +149,37 @@ pub(crate) struct Helping {
     is_awake: bool,
     /// Time of the last frame or order.
     helped_ns: u64,
+    /// Time of the last look that showed no thread waiting for its CPU, or of the order.
+    free_ns: u64,
+    /// Frames taken since then.
+    frames: u32,
 }
 
 impl Helping {
     /// Notes an order.
     pub(crate) fn begin(&mut self, now: u64) {
         (self.is_awake, self.helped_ns) = (true, now);
+        (self.free_ns, self.frames) = (now, 0);
+    }
+
+    /// Notes a look at `now` that showed no thread waiting for its CPU.
+    pub(crate) fn stay(&mut self, now: u64) {
+        (self.free_ns, self.frames) = (now, 0);
+    }
+
+    /// Counts a frame that it took.
+    pub(crate) fn count_frame(&mut self) {
+        self.frames += 1;
+    }
+
+    /// Sleeps from `now` on, after a look at `seen_ns` that showed a waiting thread.
+    pub(crate) fn leave(&mut self, seen_ns: u64, now: u64) -> CpuReturn {
+        self.is_awake = false;
+        CpuReturn {
+            frames: self.frames,
+            unseen_ns: seen_ns.saturating_sub(self.free_ns),
+            leaving_ns: now.saturating_sub(seen_ns),
+        }
     }
 
     pub(crate) fn is_awake(&self) -> bool {

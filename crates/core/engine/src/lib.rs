@@ -103,7 +103,7 @@ mod worker_tests;
 mod worker_thread;
 
 pub use capture::{CAPTURES_MAX, Capture};
-pub use decision_trace::{PolicyDecision, TRACE_ENTRIES_MAX, TracedDecision};
+pub use decision_trace::{CpuReturn, PolicyDecision, TRACE_ENTRIES_MAX, TracedDecision};
 pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
 pub use helpers::HelperSettings;

@@ -18,7 +18,7 @@ use lasthop_sched::{
     Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
-use crate::decision_trace::{DecisionTrace, PolicyDecision, TracedDecision};
+use crate::decision_trace::{CpuReturn, DecisionTrace, PolicyDecision, TracedDecision};
 use crate::movement_table::{Delivery, MovementTable};
 use crate::scheduler_view::{SchedulerView, own_cpu};
 
@@ -226,6 +226,12 @@ impl Scheduling {
     /// Whether another thread waits for this thread's CPU, as far as the view shows.
     pub(crate) fn is_own_cpu_wanted(&self) -> bool {
         self.view.as_ref().and_then(|view| view.cpu(own_cpu())).is_some_and(|cpu| cpu.waiting > 0)
+    }
+
+    /// Counts that this helper gives its CPU to another thread.
+    pub(crate) fn note_return(&mut self, now: u64, back: CpuReturn) {
+        self.counters.helps_given_up += 1;
+        self.trace.enter_return(now, back);
     }
 
     /// The descriptor of this worker's events, if the view has any.

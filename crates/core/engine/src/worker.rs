@@ -221,7 +221,7 @@ impl Worker {
         }
         if self.fabric.deadline_ns().is_some() {
             self.meter_drain(now);
-            worked |= self.fabric.drain_waiting();
+            worked |= self.drain_waiting();
             self.fabric.expire(now);
             self.send_signals();
         }
@@ -239,7 +239,7 @@ impl Worker {
         self.stats.visits += 1;
         let weight = self.sampling.of_visit(now);
         self.fabric.set_metered(weight);
-        let visited = self.fabric.visit_in_turn(ring, now);
+        let visited = self.visit_signalling(ring, now);
         self.sampling.note_cost(visited.cost);
         if visited.packets > 0 {
             self.stats.batches += 1;

@@ -2,7 +2,10 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
 
 use lasthop_engine::SchedulerView;
 use lasthop_frontend::{Guest, GuestOptions};
@@ -11,6 +14,7 @@ use lasthop_sched::{
     Activity, CpuPlace, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState,
 };
 use lasthop_wire::Offload;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use support::{IdleView, TestSwitch, config, eventually, frame, receive};
 
 /// Bytes of a frame here, and the number of frames that a sender posts at a time.
@@ -163,4 +167,85 @@ fn guests_leave_while_helpers_copy() {
         switch.assert_conserved();
         [one, other].into_iter().for_each(|port| switch.engine.remove_port(port).unwrap());
     }
+}
+
+/// A view in which the first CPU is idle unless a thread wants it, and the second one busy.
+#[derive(Debug, Default)]
+struct WantedView {
+    places: [CpuPlace; 2],
+    /// Whether the thread is to want the CPU behind a helper's next look.
+    is_armed: AtomicBool,
+    is_wanted: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+impl SchedulerView for WantedView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        None
+    }
+
+    /// The thread runs or waits while it wants the CPU. So if a helper asks that runs there, it waits.
+    fn cpu(&self, number: u16) -> Option<CpuState> {
+        let occupant = if number == 0 { Occupant::Idle { for_ns: 0 } } else { Occupant::Thread(u32::MAX) };
+        let waiting = u32::from(self.is_wanted.load(Ordering::SeqCst));
+        let is_helper = std::thread::current().name().is_some_and(|name| name.starts_with("helper"));
+        if is_helper && self.is_armed.swap(false, Ordering::SeqCst) {
+            self.is_wanted.store(true, Ordering::SeqCst);
+            self.thread.get().into_iter().for_each(Thread::unpark);
+        }
+        Some(CpuState { occupant, waiting })
+    }
+
+    fn places(&self) -> &[CpuPlace] {
+        &self.places
+    }
+}
+
+/// Wants the first CPU for a while whenever the view says so, until `ends`.
+fn want_first_cpu(view: &WantedView, ends: &AtomicBool) {
+    let mut first = CpuSet::new();
+    first.set(0);
+    sched_setaffinity(None, &first).unwrap();
+    while !ends.load(Ordering::SeqCst) {
+        std::thread::park();
+        let since = Instant::now();
+        while view.is_wanted.load(Ordering::SeqCst) && since.elapsed() < Duration::from_millis(1) {
+            std::hint::spin_loop();
+        }
+        view.is_wanted.store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+#[expect(clippy::print_stdout, reason = "the times are for readers: a busy machine has any")]
+fn a_helper_takes_no_frame_once_another_thread_waits_for_its_cpu() {
+    let view = Arc::new(WantedView::default());
+    let mut switch = TestSwitch::with_helpers("dummy", 1, 2048, Arc::clone(&view) as Arc<dyn SchedulerView>);
+    let mut guests = guests(&mut switch);
+    let mut next = exchange_until("a helper copies", &mut guests, 0, || switch.shared_frames().1 > 0);
+    let returns = || {
+        let (_, traces) = switch.engine.decisions().unwrap();
+        let all: Vec<_> = traces.concat().into_iter().filter_map(|entry| entry.cpu_return).collect();
+        all
+    };
+    assert_eq!(returns(), [], "nobody wanted its CPU");
+    let (ends, busy) = (Arc::new(AtomicBool::new(false)), Arc::clone(&view));
+    let of_thread = Arc::clone(&ends);
+    let thread = std::thread::spawn(move || want_first_cpu(&busy, &of_thread));
+    view.thread.set(thread.thread().clone()).unwrap();
+    eventually("it gives its CPU back behind a frame", || {
+        let [one, other] = &mut guests;
+        view.is_armed.store(true, Ordering::SeqCst);
+        next = exchange(one, other, next);
+        eventually("the thread has left", || !view.is_wanted.load(Ordering::SeqCst));
+        returns().iter().any(|back| back.frames > 0)
+    });
+    ends.store(true, Ordering::SeqCst);
+    thread.thread().unpark();
+    thread.join().unwrap();
+    for back in returns() {
+        assert!(back.frames <= 1, "{back:?}");
+        println!("{back:?}");
+    }
+    switch.assert_conserved();
 }

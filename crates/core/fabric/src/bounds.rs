@@ -16,7 +16,10 @@
 
 /// Queue pairs of one port: as many as a guest has vCPUs worth giving a queue.
 pub const QUEUE_PAIRS_MAX: u16 = 64;
-pub use lasthop_turns::{TURN_COST, UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE};
+pub use lasthop_turns::{
+    COPY_COST, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, TURN_COST,
+    UPCALL_COST, UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE, VISIT_COST, VISIT_COST_MAX,
+};
 pub use lasthop_wire::gso::{FRAME_BYTES_MAX, SEGMENTS_MAX as GSO_SEGMENTS_MAX};
 
 /// Bytes of the shortest frame: an Ethernet header.
@@ -33,31 +36,6 @@ pub const PACKET_BUFFERS_MAX: usize = 64;
 pub const PACKET_BUFFER_SEGMENTS_MAX: usize = 256;
 /// Bytes taken from a ring in one visit: some 30 us if they go to one port unchanged.
 pub const VISIT_BYTES_MAX: u32 = 256 << 10;
-/// The unit of cost is a byte that could be copied in the same time, at about 10 per ns. This is the cost of a visit
-/// that finds packets: reading and publishing indices, and a signal.
-pub const VISIT_COST: u64 = 2048;
-/// Cost of a nanosecond that was spent on page faults in one port's memory.
-pub const NS_COST: u64 = 10;
-/// A port rests for this multiple of the time that page faults in its memory took, so that they take at most a quarter
-/// of a worker.
-pub const FAULT_REST_FACTOR: u64 = 3;
-/// The longest rest, in ns.
-pub const FAULT_REST_NS_MAX: u64 = 100_000_000;
-/// Cost of a packet that is taken, decided on and put into one ring, without its bytes.
-pub const PACKET_COST: u64 = 768;
-/// Cost of each further copy or segment, without its bytes.
-pub const COPY_COST: u64 = 512;
-/// Cost of a packet for the control plane, without its bytes, whether there is room for it or not: it is looked up in
-/// all masks, and its flow becomes a pending one. An estimate of 1.6 us. Without it a port whose packets have no flow
-/// would have many times the others' turns.
-pub const UPCALL_COST: u64 = 16 << 10;
-/// Cost of a piece of memory, without its bytes, when a chain or a packet's buffers are in more than one piece. Each
-/// descriptor is read, checked and translated, and each piece is copied separately.
-pub const PIECE_COST: u64 = 128;
-/// Cost of a visit, some 100 us. If a batch costs more (floods, software segmentation), the port's next batches are
-/// smaller. The copies of one packet are not split, so a single packet can cost more: 64 KiB to 1023 ports take some 10
-/// ms. Packets that waited for buffers are delivered and charged when buffers come, within bounds of their own.
-pub const VISIT_COST_MAX: u64 = 1 << 20;
 /// Packets that wait in one internal receive queue: the entries of a large ring.
 pub const WAITING_PACKETS_MAX: usize = 256;
 /// Bytes that wait in one internal receive queue: a usual maximum of TCP's receive window.

@@ -14,7 +14,7 @@ use crate::reference::PacketCopy;
 use crate::rx::lease::Leases;
 use crate::rx::receiver::Receivers;
 use crate::rx::service::{Service, Tools};
-use crate::rx::shared::{SharedFrame, SharedStep};
+use crate::rx::shared::SharedStep;
 use crate::tx::offloads::{HelpShare, HelperFinder, LargeCopies};
 use crate::{Fabric, RingId, tools};
 
@@ -106,20 +106,21 @@ impl Receivers {
     pub(crate) fn has_helper(&self, ring: RingId) -> bool {
         self.ring(ring).is_some_and(|place| place.is_ordered.load(Ordering::Relaxed))
     }
+}
 
-    /// Copies the large frames that wait at `ring`, in turns with a helper, while there are buffers. Returns whether any
-    /// was delivered.
-    pub(crate) fn copy_with_helper(
-        &mut self,
-        ring: RingId,
-        tools: &mut Tools<'_>,
-        shared: &mut SharedFrame,
-    ) -> bool {
+impl Fabric {
+    /// Copies the large frames that wait at `ring`, in turns with a helper, while there are buffers. Calls `signal` when
+    /// published frames made a guest want a signal. Returns whether any frame was delivered.
+    pub(crate) fn copy_with_helper(&mut self, ring: RingId, signal: &mut dyn FnMut(&mut Self)) -> bool {
         let mut delivered = false;
         // Then its own rings have a turn.
         for number in 0..=HELP_FRAMES_MAX {
-            match self.share_step(ring, tools, shared, number < HELP_FRAMES_MAX) {
-                SharedStep::Reserved => self.copy_shared(ring, tools, shared),
+            let step = self.begin_sharing(ring, number < HELP_FRAMES_MAX);
+            if !self.signals.is_empty() {
+                signal(self);
+            }
+            match step {
+                SharedStep::Reserved => self.copy_sharing(ring),
                 SharedStep::Done => {}
                 SharedStep::Nothing | SharedStep::Busy => break,
             }
@@ -127,9 +128,7 @@ impl Receivers {
         }
         delivered
     }
-}
 
-impl Fabric {
     /// Lets this worker share copies of frames from `bytes_min` bytes on with the helpers that `finder` finds.
     pub fn begin_offload(&mut self, bytes_min: u32, finder: Box<dyn HelperFinder>) {
         self.senders.offloads.with = Some((bytes_min, finder));

@@ -217,9 +217,14 @@ impl Fabric {
     /// Polls a transmit ring whose home is here: fetches a batch and completes its processing. Returns the number of
     /// packets taken; 0 if the ring is empty, stopped, or waits for slow receivers.
     pub fn visit(&mut self, ring: RingId, now_ns: u64) -> usize {
+        self.visit_with(ring, now_ns, &mut |_| ())
+    }
+
+    /// As `visit`; `signal` as in [`Self::visit_in_turn_signalling`].
+    fn visit_with(&mut self, ring: RingId, now_ns: u64, signal: &mut dyn FnMut(&mut Self)) -> usize {
         let taken = self.begin_visit(ring, now_ns);
         if !self.receivers.leases.is_empty() {
-            self.copy_visit();
+            self.copy_visit_with(signal);
         }
         if taken > 0 {
             self.finish_visit();
@@ -227,9 +232,21 @@ impl Fabric {
         taken
     }
 
-    /// As `visit`, for a [`DrrScheduler`]: returns the result, and the cost of the port's packets since the last call.
+    /// As `visit`, for a [`DrrScheduler`]: returns the result, and the cost of the port's packets since the last call. For tests; the
+    /// engine calls `visit_in_turn_signalling`.
     pub fn visit_in_turn(&mut self, ring: RingId, now_ns: u64) -> Visited {
-        let packets = self.visit(ring, now_ns);
+        self.visit_in_turn_signalling(ring, now_ns, &mut |_| ())
+    }
+
+    /// As [`Self::visit_in_turn`]. Calls `signal` when a guest wants a signal for large frames while further ones are still to
+    /// be copied in turns with a helper. It may send all of [`Self::signals`].
+    pub fn visit_in_turn_signalling(
+        &mut self,
+        ring: RingId,
+        now_ns: u64,
+        signal: &mut dyn FnMut(&mut Self),
+    ) -> Visited {
+        let packets = self.visit_with(ring, now_ns, signal);
         let cost = self.senders.get_mut(ring.port).map_or(0, |sender| sender.charge.take());
         Visited { packets, more: packets > 0 && self.fetched.more, cost }
     }
@@ -302,9 +319,13 @@ impl Fabric {
 
     /// The second part of `visit`: fills reserved buffers.
     pub fn copy_visit(&mut self) {
+        self.copy_visit_with(&mut |_| ());
+    }
+
+    fn copy_visit_with(&mut self, signal: &mut dyn FnMut(&mut Self)) {
         self.receivers.copy_leases(&*self.fetched.headers, &mut tools!(self));
         while let Some(ring) = self.receivers.leases.next_shared() {
-            self.receivers.copy_with_helper(ring, &mut tools!(self), &mut self.shared);
+            self.copy_with_helper(ring, signal);
         }
         self.mark(WorkStage::Copy);
     }
@@ -524,12 +545,17 @@ impl Fabric {
 
     /// Serves every receive ring of `waiting_rings` whose guest has moved. Returns whether any did.
     pub fn drain_waiting(&mut self) -> bool {
+        self.drain_waiting_signalling(&mut |_| ())
+    }
+
+    /// As [`Self::drain_waiting`]; `signal` as in [`Self::visit_in_turn_signalling`].
+    pub fn drain_waiting_signalling(&mut self, signal: &mut dyn FnMut(&mut Self)) -> bool {
         let mut moved = false;
         self.lap(None);
         for index in (0..self.receivers.kept().len()).rev() {
             let Some(&ring) = self.receivers.kept().get(index) else { continue };
             moved |= match self.receivers.has_helper(ring) && !self.senders.is_metered() {
-                true => self.receivers.copy_with_helper(ring, &mut tools!(self), &mut self.shared),
+                true => self.copy_with_helper(ring, signal),
                 false => self.receivers.drain_if_moved(ring, &mut tools!(self)),
             };
             self.lap(Some(ring.port));

@@ -11,9 +11,9 @@
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, PortId};
+use lasthop_turns::Charge;
 
 use crate::reference::{Outcome, PacketRef};
-use crate::tx::cost::Charge;
 use crate::tx::postponement::Rank;
 use crate::tx::sender::{Fetched, Sender, read_more_chains};
 use crate::tx::senders::Senders;

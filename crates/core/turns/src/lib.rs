@@ -1,7 +1,7 @@
 //! Fair turns: among the ports of a worker, and among the lines of packets for the control plane.
 //!
 //! **Purpose.** A port with much to do must not take the turns of others. [`DrrScheduler`] gives ports of one worker
-//! equal shares of its time. [`UpcallTurns`] lets lines with few packets go ahead of busy ones.
+//! equal shares of its time, by the cost that a [`Charge`] counts. [`UpcallTurns`] lets lines with few packets go ahead of busy ones.
 //!
 //! ```text
 //!   transmit rings of ports ──> DrrScheduler ──> the ring that a worker visits
@@ -35,8 +35,13 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod charge;
 mod drr;
 mod lines;
 
+pub use charge::{
+    COPY_COST, Charge, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, UPCALL_COST,
+    VISIT_COST, VISIT_COST_MAX,
+};
 pub use drr::{ActiveRing, DrrScheduler, TURN_COST, Visited};
 pub use lines::{UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE, UpcallLine, UpcallTurns};

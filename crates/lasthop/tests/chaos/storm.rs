@@ -93,7 +93,7 @@ fn number(value: &Value) -> u64 {
 
 /// Helpers copy frames whenever a CPU is idle, where the view of the scheduler can be opened.
 const HELPERS: [&str; 6] =
-    ["--scheduler-view", "auto", "--helper-cpus", "0-1", "--offload", "bytes=1536,idle=cpu"];
+    ["--scheduler-view", "auto", "--helper-cpus", "0-1", "--offload", "bytes=1536,idle=cpu,signals=frame"];
 
 impl Storm {
     pub(crate) fn start(plan: Plan) -> Self {

@@ -72,6 +72,7 @@ impl Datapath {
             cpus: settings.helper_cpus.clone().unwrap_or_default().0,
             offload: offload.offload(),
             place: offload.place(),
+            signals_each_frame: offload.signals_each_frame(),
         };
         let settings = EngineSettings {
             cpus,

@@ -1,4 +1,4 @@
-//! Which copies helpers share, and on which CPUs, as a setting: `bytes=32768,packets=32,idle=group,reach=all`.
+//! Which copies helpers share, and on which CPUs, as a setting: `bytes=32768,packets=32,idle=group,reach=all,signals=visit`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +11,16 @@ use crate::pairs::{number, unknown};
 use lasthop_runtime::fault::Fault;
 
 const SETTING: &str = "offload";
-const KEYS: [&str; 4] = ["bytes", "packets", "idle", "reach"];
+const KEYS: [&str; 5] = ["bytes", "packets", "idle", "reach", "signals"];
 /// Frames of 9000 bytes lose by it, those of 64 KiB gain (docs/results/performance.md, "Helpers"). A batch of packets: the
 /// home copies them too, so it never waits for a helper that has more to do.
-const DEFAULT: OffloadBounds =
-    OffloadBounds { bytes: 32_768, packets: 32, idle: IdlePart::Group, reach: Reach::All };
+const DEFAULT: OffloadBounds = OffloadBounds {
+    bytes: 32_768,
+    packets: 32,
+    idle: IdlePart::Group,
+    reach: Reach::All,
+    signals: SignalTime::Visit,
+};
 /// Frames of the usual MTU are never offloaded.
 const BYTES_MIN: u32 = 1536;
 /// The longest frame.
@@ -40,6 +45,15 @@ enum Reach {
     All,
 }
 
+/// When the home of a shared frame signals its receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SignalTime {
+    /// After each frame.
+    Frame,
+    /// After its visit.
+    Visit,
+}
+
 /// When workers share copies with helpers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
@@ -49,6 +63,7 @@ pub struct OffloadBounds {
     packets: u32,
     idle: IdlePart,
     reach: Reach,
+    signals: SignalTime,
 }
 
 impl OffloadBounds {
@@ -70,6 +85,11 @@ impl OffloadBounds {
         };
         PlaceCriteria { whole_group: self.idle == IdlePart::Group, farthest }
     }
+
+    /// Whether a home signals the receiver after each frame that it shares.
+    pub fn signals_each_frame(self) -> bool {
+        self.signals == SignalTime::Frame
+    }
 }
 
 impl Default for OffloadBounds {
@@ -89,7 +109,12 @@ impl fmt::Display for OffloadBounds {
             Reach::Node => "node",
             Reach::All => "all",
         };
-        write!(f, "bytes={},packets={},idle={idle},reach={reach}", self.bytes, self.packets)
+        let signals = match self.signals {
+            SignalTime::Frame => "frame",
+            SignalTime::Visit => "visit",
+        };
+        let Self { bytes, packets, .. } = self;
+        write!(f, "bytes={bytes},packets={packets},idle={idle},reach={reach},signals={signals}")
     }
 }
 
@@ -122,8 +147,11 @@ impl FromStr for OffloadBounds {
                 ("reach", "llc") => all.reach = Reach::Llc,
                 ("reach", "node") => all.reach = Reach::Node,
                 ("reach", "all") => all.reach = Reach::All,
+                ("signals", "frame") => all.signals = SignalTime::Frame,
+                ("signals", "visit") => all.signals = SignalTime::Visit,
                 ("idle", _) => return Err(no_word(key, value, "group or cpu")),
                 ("reach", _) => return Err(no_word(key, value, "llc, node or all")),
+                ("signals", _) => return Err(no_word(key, value, "frame or visit")),
                 _ => return Err(unknown(SETTING, key, &KEYS, DEFAULT)),
             }
         }
@@ -141,8 +169,10 @@ mod tests {
 
     #[test]
     fn what_is_left_out_is_as_usual() {
-        let near = "idle=cpu,reach=llc".parse::<OffloadBounds>().expect("two keys");
-        assert_eq!(near, OffloadBounds { idle: IdlePart::Cpu, reach: Reach::Llc, ..DEFAULT });
+        let near = "idle=cpu,reach=llc,signals=frame".parse::<OffloadBounds>().expect("three keys");
+        let signals = SignalTime::Frame;
+        assert_eq!(near, OffloadBounds { idle: IdlePart::Cpu, reach: Reach::Llc, signals, ..DEFAULT });
+        assert!(near.signals_each_frame() && !DEFAULT.signals_each_frame());
         assert_eq!(near.to_string().parse(), Ok(near));
         let place = PlaceCriteria { whole_group: false, farthest: CpuDistance::Llc };
         assert_eq!((near.place(), near.offload().helper_packets_max), (place, 32));
@@ -155,6 +185,7 @@ mod tests {
             ("packets=1", "packets=1 is not a whole number from 2 to 256"),
             ("idle=core", "idle=core is not group or cpu"),
             ("reach=", "reach= is not llc, node or all"),
+            ("signals=batch", "signals=batch is not frame or visit"),
             ("byte=4000", "did you mean \"bytes\""),
             ("", "offload has no \"\""),
         ];

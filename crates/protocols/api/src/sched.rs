@@ -420,6 +420,20 @@ pub struct DecisionLine {
     pub vnic: Option<String>,
     /// The guest's threads at the first decision, if they were known.
     pub guest: Option<GuestThreadCounts>,
+    /// How soon a helper gave its CPU back; each time has a line of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_return: Option<CpuReturnLine>,
+}
+
+/// How soon a helper gave its CPU back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuReturnLine {
+    /// Frames that it took between its last look that showed no waiting thread and the one that showed one.
+    pub frames: u32,
+    /// Time between these looks, or since it had the order.
+    pub unseen_ns: u64,
+    /// Time from the second look until it went to sleep.
+    pub leaving_ns: u64,
 }
 
 /// Numbers of a guest's threads by state.

@@ -79,8 +79,8 @@ pub struct Settings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub helper_cpus: Option<CpuList>,
     /// Frames that helpers copy, of this many bytes on average; how many may wait for them; the part of the machine that has to be
-    /// idle; and how far from the receiver it may be [default: bytes=32768,packets=32,idle=group,reach=all]
-    #[arg(long, value_name = "bytes=N,packets=N,idle=group|cpu,reach=llc|node|all")]
+    /// idle; how far from the receiver it may be; and when the receiver is signalled [default: bytes=32768,packets=32,idle=group,reach=all,signals=visit]
+    #[arg(long, value_name = "bytes=N,packets=N,idle=group|cpu,reach=llc|node|all,signals=visit|frame")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub offload: Option<OffloadBounds>,
     /// Threads that are brought into one last-level cache with those that they pass packets to: none (off), Lasthop's (own), and also

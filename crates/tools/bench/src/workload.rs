@@ -148,6 +148,8 @@ pub struct Workload {
     pub tso: bool,
     /// Pause between two looks of the guests at their rings, so that they leave most of their CPU to others.
     pub nap: Duration,
+    /// Whether guests sleep until their back end signals received frames.
+    pub signalled: bool,
 }
 
 /// The metric of a workload.
@@ -197,6 +199,7 @@ impl Default for Workload {
             in_order: true,
             tso: true,
             nap: Duration::ZERO,
+            signalled: false,
         }
     }
 }
@@ -249,7 +252,7 @@ impl Workload {
     pub fn guests_poll(&self) -> bool {
         let sleep =
             matches!(self.kind, TrafficKind::Idle { .. } | TrafficKind::RoundTrip { sleeping: true, .. });
-        !sleep && self.nap.is_zero()
+        !sleep && self.nap.is_zero() && !self.signalled
     }
 
     /// The pause before the workload, in which the back end may finish earlier work: it evicts flows that expired while
@@ -316,6 +319,13 @@ impl Workload {
         if !self.nap.is_zero() && !naps {
             return Err("nap-us goes with stream, pairs=N, fan-in=N or all-to-all=N".to_owned());
         }
+        let has_one_receiver = matches!(
+            self.kind,
+            TrafficKind::Stream { pairs: 1, both_ways: false } | TrafficKind::FanIn { .. }
+        );
+        if self.signalled && (!has_one_receiver || !self.nap.is_zero()) {
+            return Err("signalled goes with stream or fan-in=N, without nap-us".to_owned());
+        }
         if !self.ring_entries.is_power_of_two() {
             return Err(format!("ring is a power of two, not {}", self.ring_entries));
         }
@@ -373,6 +383,7 @@ impl Workload {
             ("tso", Some("on")) => self.tso = true,
             ("tso", Some("off")) => self.tso = false,
             ("nap-us", Some(value)) => self.nap = Duration::from_micros(number(key, value)?),
+            ("signalled", None) => self.signalled = true,
             ("rtt", None) => self.kind = TrafficKind::RoundTrip { sleeping: false, pause: Duration::ZERO },
             ("sleep" | "pause-us", _) => self.set_round_trip(key, value)?,
             _ => return Err(format!("\"{word}\" is no part of a workload; {GRAMMAR}")),
@@ -406,7 +417,7 @@ impl Workload {
 /// The parts of a workload's text.
 pub const GRAMMAR: &str = "write stream, both, pairs=N, fan-in=N, all-to-all=N, offered=PPS, first=PPS, rtt[,sleep][,pause-us=N], idle=N or \
                            testpmd=flowgen|5tswap|macswap|txonly|rtt, then size=BYTES, ring=ENTRIES, flows=N, macs=N, \
-                           touched, idle-ports=N, mrg=on|off, in-order=on|off, tso=on|off, nap-us=N, separated by commas";
+                           touched, idle-ports=N, mrg=on|off, in-order=on|off, tso=on|off, nap-us=N, signalled, separated by commas";
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{key} takes a whole number, not \"{value}\""))
@@ -459,6 +470,9 @@ impl fmt::Display for Workload {
         f.write_str(if self.mergeable { "" } else { ",mrg=off" })?;
         f.write_str(if self.in_order { "" } else { ",in-order=off" })?;
         f.write_str(if self.tso { "" } else { ",tso=off" })?;
+        if self.signalled {
+            f.write_str(",signalled")?;
+        }
         if self.nap.is_zero() { Ok(()) } else { write!(f, ",nap-us={}", self.nap.as_micros()) }
     }
 }
@@ -492,6 +506,7 @@ mod tests {
             "testpmd=rtt,size=64,ring=256,mrg=off,in-order=off",
             "all-to-all=4,size=64,ring=256",
             "stream,size=64,ring=256,touched,idle-ports=1000",
+            "fan-in=4,size=65000,ring=256,tso=off,signalled",
         ] {
             assert_eq!(text.parse::<Workload>().expect(text).to_string(), text);
         }
@@ -500,6 +515,8 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, words) in [
+            ("pairs=2,signalled", "signalled goes with stream or fan-in=N"),
+            ("stream,signalled,nap-us=500", "without nap-us"),
             ("stream,size=10", "size is 60 to 65549"),
             ("stream,ring=100", "power of two"),
             ("sleep", "behind rtt"),

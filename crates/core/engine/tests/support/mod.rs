@@ -72,6 +72,7 @@ impl TestSwitch {
             cpus: vec![0, 1],
             offload: OffloadCriteria { packet_bytes_min: bytes_min, ..OffloadCriteria::default() },
             place: PlaceCriteria { whole_group: false, ..PlaceCriteria::default() },
+            signals_each_frame: true,
         };
         let settings = EngineSettings { workers, gathering, helpers, ..EngineSettings::default() };
         let engine = Engine::start(named(module), &settings).unwrap();

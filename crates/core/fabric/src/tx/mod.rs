@@ -1,7 +1,6 @@
-//! Transmit rings: fetching chains, their homes, completions and costs.
+//! Transmit rings: fetching chains, their homes, and completions.
 
 pub(crate) mod chain;
-pub(crate) mod cost;
 pub(crate) mod detached;
 pub(crate) mod injected_counts;
 pub(crate) mod internal;

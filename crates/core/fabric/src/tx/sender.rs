@@ -9,6 +9,7 @@ use lasthop_ring::{
     BufferAccess, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DeviceRing, RingError, walk_from,
 };
 use lasthop_stages::{Stages, WorkStage};
+use lasthop_turns::Charge;
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
@@ -16,7 +17,6 @@ use crate::counters::PortCounters;
 use crate::reference::{PacketCopy, PacketRef};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
 use crate::tx::chain::{Chain, ReadFrames, read_one_piece, read_pieces, read_usual};
-use crate::tx::cost::Charge;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
 

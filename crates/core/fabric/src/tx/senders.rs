@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_stages::Stages;
 use lasthop_sync::full_fence;
+use lasthop_turns::Charge;
 
 use crate::RingId;
 use crate::board::Board;
@@ -14,7 +15,6 @@ use crate::frame::Source;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
 use crate::tap::Taps;
-use crate::tx::cost::Charge;
 use crate::tx::injected_counts::InjectedFrames;
 use crate::tx::meter::Metering;
 use crate::tx::moves::Moved;
@@ -310,7 +310,11 @@ impl Senders {
     #[inline]
     pub(crate) fn charge(&mut self, first: PacketRef, packets: usize, delivered: &Delivered) {
         if let Some(charge) = self.charge_of(first) {
-            charge.add_delivered(packets as u64, delivered);
+            charge.add_delivered(
+                packets as u64,
+                (delivered.packets, delivered.bytes),
+                delivered.csum_completed > 0,
+            );
         }
     }
 
@@ -318,7 +322,7 @@ impl Senders {
     pub(crate) fn charge_upcall(&mut self, packet: PacketRef, delivered: &Delivered) {
         if let Some(charge) = self.charge_of(packet) {
             charge.add_upcall();
-            charge.add_delivered(1, delivered);
+            charge.add_delivered(1, (delivered.packets, delivered.bytes), delivered.csum_completed > 0);
         }
     }
 

@@ -123,6 +123,43 @@ fn no_frame_depends_on_a_helper() {
     assert_eq!((counters(&crew, PortId(2)).forwarded, crew[1].handoff_counters().shared), (5, 0));
 }
 
+/// Takes the signals; returns the number of those to the receiver.
+fn receive_signals(home: &mut Fabric) -> usize {
+    home.signals().drain(..).filter(|signal| signal.port == RECEIVER).count()
+}
+
+/// Visits the sender's ring. Returns the frames that had arrived at each call for early signals, of which each has one. A
+/// receiver that `asks` asks for the next signal once it has taken all frames.
+fn early_signals(home: &mut Fabric, sender: &TestGuest, receiver: &mut TestGuest, asks: bool) -> Vec<usize> {
+    let mut calls = Vec::new();
+    home.visit_in_turn_signalling(sender.tx_ring(), 0, &mut |home| {
+        assert_eq!(receive_signals(home), 1, "one for a published frame");
+        calls.push(arrived(receiver).len());
+        if asks {
+            assert!(!receiver.rx.arm_calls(), "it has taken all");
+        }
+    });
+    calls
+}
+
+#[test]
+fn a_receiver_that_asks_is_signalled_after_each_shared_frame() {
+    let (mut crew, mut receiver, mut sender, _) = with_helper(everything(), 8);
+    assert!(!receiver.rx.arm_calls());
+    send_large(&mut sender, 0..3);
+    assert_eq!(early_signals(&mut crew[0], &sender, &mut receiver, true), [1, 1, 1]);
+    assert_eq!(receive_signals(&mut crew[0]), 0, "none is left for the end of the visit");
+    // It asked once, and not again.
+    send_large(&mut sender, 3..6);
+    assert_eq!(early_signals(&mut crew[0], &sender, &mut receiver, false), [1]);
+    assert_eq!((arrived(&mut receiver).len(), receive_signals(&mut crew[0])), (2, 0));
+    // Small frames are not shared.
+    assert!(!receiver.rx.arm_calls());
+    (6..9).for_each(|number| assert!(sender.queue(&frame(number, 2, 100), Offload::default())));
+    assert_eq!(early_signals(&mut crew[0], &sender, &mut receiver, true), []);
+    assert_eq!((arrived(&mut receiver).len(), receive_signals(&mut crew[0])), (3, 1));
+}
+
 #[test]
 fn small_packets_and_what_is_beyond_the_bound_are_not_shared() {
     let (mut crew, mut receiver, mut sender, finder) = with_helper(everything(), 2);

@@ -176,5 +176,6 @@ fn traffic(workload: &Workload, lanes: &[(usize, usize)], rate_pps: Option<u64>)
         entries: usize::from(workload.ring_entries),
         cut_bytes: (!workload.tso).then_some(u64::from(workload.frame_bytes)),
         nap: workload.nap,
+        signalled: workload.signalled,
     }
 }

@@ -7,6 +7,8 @@ use crate::Workload;
 
 /// Frames that are put into a ring before they are made available to the back end.
 const BURST: usize = 32;
+/// The longest sleep until a signal: frames that were dropped cause none.
+const SIGNAL_WAIT_MAX: Duration = Duration::from_millis(1);
 /// Iterations between two reads of the clock.
 const TURNS_PER_LOOK: u32 = 64;
 
@@ -117,6 +119,8 @@ pub(crate) struct Traffic {
     /// Bytes of a frame that arrives in pieces; `None`: each arrives whole.
     pub(crate) cut_bytes: Option<u64>,
     pub(crate) nap: Duration,
+    /// Whether the guests sleep until the first receiver is signalled.
+    pub(crate) signalled: bool,
 }
 
 impl Traffic {
@@ -129,6 +133,12 @@ impl Traffic {
             if !self.nap.is_zero() {
                 std::thread::sleep(self.nap);
                 received += self.fill_and_empty(guests)?;
+                continue;
+            }
+            if self.signalled {
+                received += self.receive(guests)?;
+                self.saturate(guests)?;
+                guests[self.receivers[0]].wait(Some(SIGNAL_WAIT_MAX))?;
                 continue;
             }
             for _ in 0..TURNS_PER_LOOK {

@@ -1,8 +1,8 @@
 //! The view of the host's scheduler.
 
 use lasthop_api::sched::{
-    DecisionLine, GuestReport, GuestThreadCounts, PolicyCounts, SchedReport, SchedTrace, SharesReport,
-    ThreadReport, WorkerPolicies,
+    CpuReturnLine, DecisionLine, GuestReport, GuestThreadCounts, PolicyCounts, SchedReport, SchedTrace,
+    SharesReport, ThreadReport, WorkerPolicies,
 };
 
 use super::placement;
@@ -171,7 +171,7 @@ pub(crate) fn sched_trace(trace: &SchedTrace) -> String {
         "POLICY",
         "DECISION",
         "VNIC",
-        "ITS THREADS",
+        "ITS THREADS; A HELPER'S CPU",
     ]);
     trace.decisions.iter().for_each(|line| table.row(decision_row(line)));
     table.text()
@@ -186,8 +186,16 @@ fn decision_row(line: &DecisionLine) -> [String; 8] {
         line.policy.clone(),
         line.decision.clone(),
         line.vnic.clone().unwrap_or_else(|| "-".to_owned()),
-        line.guest.as_ref().map_or_else(|| "-".to_owned(), counts_text),
+        line.guest
+            .as_ref()
+            .map_or_else(|| line.cpu_return.map_or_else(|| "-".to_owned(), return_text), counts_text),
     ]
+}
+
+/// How soon a helper gave its CPU back.
+fn return_text(back: CpuReturnLine) -> String {
+    let CpuReturnLine { frames, unseen_ns, leaving_ns } = back;
+    format!("waited {unseen_ns} ns at most, {frames} frame; left within {leaving_ns} ns")
 }
 
 fn counts_text(counts: &GuestThreadCounts) -> String {
@@ -317,13 +325,17 @@ mod tests {
             decision: "poll".to_owned(),
             vnic: Some("vm1".to_owned()),
             guest: Some(GuestThreadCounts { running: 1, sleeping: 2, ..GuestThreadCounts::default() }),
+            cpu_return: None,
         };
         let offer = DecisionLine { decision: "offer".to_owned(), vnic: None, guest: None, ..line.clone() };
-        let text = sched_trace(&SchedTrace { decisions: vec![line, offer] });
+        let back = CpuReturnLine { frames: 1, unseen_ns: 9000, leaving_ns: 400 };
+        let left = DecisionLine { cpu_return: Some(back), ..offer.clone() };
+        let text = sched_trace(&SchedTrace { decisions: vec![line, offer, left] });
         let rows: Vec<Vec<&str>> =
             text.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(rows[0], ["900", "20", "3", "1", "look", "poll", "vm1", "1", "running,", "2", "sleeping"]);
         assert_eq!(rows[1], ["900", "20", "3", "1", "look", "offer", "-", "-"]);
+        assert!(text.ends_with(" -    waited 9000 ns at most, 1 frame; left within 400 ns\n"), "{text}");
         assert!(sched_trace(&SchedTrace::default()).starts_with("no decisions"));
     }
 

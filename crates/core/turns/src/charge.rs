@@ -5,15 +5,35 @@
 
 use lasthop_module_api::BATCH_PACKETS_MAX;
 
-use crate::bounds::{
-    COPY_COST, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, UPCALL_COST,
-    VISIT_COST, VISIT_COST_MAX,
-};
-use crate::reference::Delivered;
+/// The unit of cost is a byte that could be copied in the same time, at about 10 per ns. This is the cost of a visit
+/// that finds packets: reading and publishing indices, and a signal.
+pub const VISIT_COST: u64 = 2048;
+/// Cost of a nanosecond that was spent on page faults in one port's memory.
+pub const NS_COST: u64 = 10;
+/// A port rests for this multiple of the time that page faults in its memory took, so that they take at most a quarter
+/// of a worker.
+pub const FAULT_REST_FACTOR: u64 = 3;
+/// The longest rest, in ns.
+pub const FAULT_REST_NS_MAX: u64 = 100_000_000;
+/// Cost of a packet that is taken, decided on and put into one ring, without its bytes.
+pub const PACKET_COST: u64 = 768;
+/// Cost of each further copy or segment, without its bytes.
+pub const COPY_COST: u64 = 512;
+/// Cost of a packet for the control plane, without its bytes, whether there is room for it or not: it is looked up in
+/// all masks, and its flow becomes a pending one. An estimate of 1.6 us. Without it a port whose packets have no flow
+/// would have many times the others' turns.
+pub const UPCALL_COST: u64 = 16 << 10;
+/// Cost of a piece of memory, without its bytes, when a chain or a packet's buffers are in more than one piece. Each
+/// descriptor is read, checked and translated, and each piece is copied separately.
+pub const PIECE_COST: u64 = 128;
+/// Cost of a visit, some 100 us. If a batch costs more (floods, software segmentation), the port's next batches are
+/// smaller. The copies of one packet are not split, so a single packet can cost more: 64 KiB to 1023 ports take some 10
+/// ms. Packets that waited for buffers are delivered and charged when buffers come, within bounds of their own.
+pub const VISIT_COST_MAX: u64 = 1 << 20;
 
 /// The account of one port's transmit side at its worker.
 #[derive(Debug)]
-pub(crate) struct Charge {
+pub struct Charge {
     total: u64,
     /// `total` at the last query.
     told: u64,
@@ -48,7 +68,7 @@ impl Charge {
     /// Begins a visit. Returns the number of packets that it may take: if the last visit exceeded the cost of a visit,
     /// a number that would not have; else up to twice the last number.
     #[inline]
-    pub(crate) fn begin_visit(&mut self) -> usize {
+    pub fn begin_visit(&mut self) -> usize {
         let cost = self.total.wrapping_sub(self.visited);
         self.visited = self.total;
         if cost > self.cost_max {
@@ -70,45 +90,46 @@ impl Charge {
     /// Charges for a visit that took `packets`, or could take none of those available: they are fetched, decided on,
     /// and sent to one port each.
     #[inline]
-    pub(crate) fn taken(&mut self, packets: usize) {
+    pub fn taken(&mut self, packets: usize) {
         self.taken = packets;
         self.total += VISIT_COST + PACKET_COST * packets as u64;
     }
 
     /// Charges for the further pieces of memory of chains and buffers.
     #[inline]
-    pub(crate) fn add_pieces(&mut self, pieces: u64) {
+    pub fn add_pieces(&mut self, pieces: u64) {
         self.total += PIECE_COST * pieces;
     }
 
     /// Charges for copies beyond the first of each packet.
     #[inline]
-    pub(crate) fn add_copies(&mut self, copies: u64) {
+    pub fn add_copies(&mut self, copies: u64) {
         self.total += COPY_COST * copies;
     }
 
     /// Charges for a packet for the control plane.
-    pub(crate) fn add_upcall(&mut self) {
+    pub fn add_upcall(&mut self) {
         self.total += UPCALL_COST;
     }
 
     /// Charges for bytes that were copied.
     #[inline]
-    pub(crate) fn add_bytes(&mut self, bytes: u64) {
+    pub fn add_bytes(&mut self, bytes: u64) {
         self.total += bytes;
     }
 
-    /// Charges for `delivered`, which came from `packets`. Bytes that are copied and summed count twice.
+    /// Charges for the packets that `packets` became when they were delivered: `delivered` ones of `bytes` in total. Bytes that
+    /// are copied and summed (`is_summed`) count twice.
     #[inline]
-    pub(crate) fn add_delivered(&mut self, packets: u64, delivered: &Delivered) {
-        self.add_copies(delivered.packets.saturating_sub(packets));
-        self.add_bytes(delivered.bytes << u32::from(delivered.csum_completed > 0));
+    pub fn add_delivered(&mut self, packets: u64, (delivered, bytes): (u64, u64), is_summed: bool) {
+        self.add_copies(delivered.saturating_sub(packets));
+        self.add_bytes(bytes << u32::from(is_summed));
     }
 
     /// Charges for page faults in the port's memory that took `ns`. Cost alone does not protect other ports: while they
     /// have no packets, rounds are short, debts are soon paid, and their next packet waits for the next faults. So the
     /// port also rests, and its next visit is as small as if the rest were part of this one.
-    pub(crate) fn add_faults(&mut self, ns: u64) {
+    pub fn add_faults(&mut self, ns: u64) {
         self.total += NS_COST * ns;
         let rest_ns = FAULT_REST_FACTOR * ns;
         self.visited = self.visited.wrapping_sub(NS_COST * rest_ns);
@@ -116,7 +137,7 @@ impl Charge {
     }
 
     /// The time until which no packets are taken from the port, because of its page faults.
-    pub(crate) fn rest_until_ns(&mut self, now_ns: u64) -> u64 {
+    pub fn rest_until_ns(&mut self, now_ns: u64) -> u64 {
         if self.rest_due_ns > 0 {
             let from_ns = self.rest_until_ns.max(now_ns);
             self.rest_until_ns =
@@ -127,7 +148,7 @@ impl Charge {
 
     /// The cost since the last query.
     #[inline]
-    pub(crate) fn take(&mut self) -> u64 {
+    pub fn take(&mut self) -> u64 {
         self.total - std::mem::replace(&mut self.told, self.total)
     }
 }
@@ -186,8 +207,7 @@ mod tests {
         assert_eq!(charge.take(), 0, "a look costs nothing");
         charge.taken(2);
         charge.add_copies(3);
-        let segments = Delivered { packets: 4, bytes: 5000, gso_packets: 0, csum_completed: 4 };
-        charge.add_delivered(1, &segments);
+        charge.add_delivered(1, (4, 5000), true);
         assert_eq!(charge.take(), VISIT_COST + 2 * PACKET_COST + 6 * COPY_COST + 10_000);
         assert_eq!(charge.take(), 0);
     }
