@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
 use lasthop_rig::{Switch, eventually};
@@ -36,6 +37,8 @@ where
         let traffic = thread::Builder::new().name("pinned0".to_owned());
         let traffic = traffic.spawn_scoped(scope, || {
             let (mut one, mut two) = (guest(switch, "one", ONE), guest(switch, "two", TWO));
+            let last = *cpus(0).last().expect("a CPU");
+            set_cpus(0, &[last]);
             tell.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("heard");
             let mut number = 0;
             while !is_over.load(Ordering::Relaxed) {
@@ -44,6 +47,10 @@ where
                 send(&mut two, &frame(ONE, TWO, number, 60));
                 assert_eq!(receive(&mut one), frame(ONE, TWO, number, 60));
                 number += 1;
+                // More than a tenth of a CPU, and less than half: a busy guest would take the CPU of its cache.
+                let start = Instant::now();
+                while start.elapsed() < Duration::from_micros(100) {}
+                thread::sleep(Duration::from_micros(300));
             }
         });
         let traffic = traffic.expect("a thread");
@@ -55,7 +62,14 @@ where
     })
 }
 
-/// CPUs of a thread.
+/// Sets the CPUs of a thread; 0: of this one.
+fn set_cpus(tid: i32, cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    sched_setaffinity(Pid::from_raw(tid), &set).expect("set");
+}
+
+/// CPUs of a thread; 0: of this one.
 fn cpus(tid: i32) -> Vec<usize> {
     let set = sched_getaffinity(Pid::from_raw(tid)).expect("its CPUs");
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
@@ -75,11 +89,15 @@ fn call(switch: &Switch, method: &str, params: &Value) -> Value {
     serde_json::from_str(&answer).expect("JSON")
 }
 
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).expect("a time").as_secs()
+}
+
 /// Says that each CPU has caches of its own.
 fn give_each_cpu_a_cache(switch: &Switch) {
     let count = report(switch)["caches"]["cpus"].as_u64().expect("CPUs");
     let places: Vec<_> = (0..count).map(|cpu| (cpu, cpu, 0)).collect();
-    let measured = json!({"places": places, "measured_s": 1, "expires_s": 4_000_000_000_u64});
+    let measured = json!({"places": places, "measured_s": now_s(), "expires_s": now_s() + 3600});
     let answer = call(switch, "sched.calibrate", &json!({"measured": measured}));
     assert_eq!(answer["result"], true, "{answer}");
     assert_eq!(report(switch)["caches"]["llcs"], count);
@@ -100,16 +118,17 @@ fn placed(switch: &Switch) -> Vec<(String, i32)> {
 fn a_worker_comes_to_its_guests_and_is_free_again_without_packets() {
     let switch = Switch::start(&[&["--placement", "own"], &START[..]].concat());
     give_each_cpu_a_cache(&switch);
-    let (worker, before) = with_traffic(&switch, |guest| {
-        let before = cpus(guest);
+    let before = cpus(0);
+    let worker = with_traffic(&switch, |guest| {
+        let own = cpus(guest);
         let worker = eventually("a place for the worker", || {
             let placed = placed(&switch);
             assert!(placed.iter().all(|(name, _)| name.starts_with("worker")), "only our own: {placed:?}");
             placed.first().map(|(_, tid)| *tid)
         });
-        assert_eq!(cpus(worker).len(), 1, "a cache has one CPU here");
-        assert_eq!(cpus(guest), before, "the guest stays");
-        (worker, before)
+        assert_eq!(cpus(worker), own, "the cache of the guest has one CPU");
+        assert_eq!(cpus(guest), own, "the guest stays");
+        worker
     });
     eventually("the worker without packets is free", || placed(&switch).is_empty().then_some(()));
     assert_eq!(cpus(worker), before);
@@ -129,9 +148,7 @@ fn guests_of_a_killed_supervisor_get_their_cpus_back_from_the_next_one() {
     let tid = told.recv().expect("its number");
     let own = cpus(tid);
     let given = &own[..1];
-    let mut set = CpuSet::new();
-    set.set(given[0]);
-    sched_setaffinity(Pid::from_raw(tid), &set).expect("set");
+    set_cpus(tid, given);
     let stat = std::fs::read_to_string(format!("/proc/{tid}/stat")).expect("its state");
     let start = stat.rsplit_once(") ").expect("a name").1.split(' ').nth(22 - 3).expect("a start");
     let list = |cpus: &[usize]| cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
@@ -152,7 +169,7 @@ fn wrong_modes_thresholds_and_measurements_are_refused() {
     let message = answer["error"]["message"].as_str().expect("a fault");
     assert!(message.contains("\"off\", \"own\" or \"guests\""), "{message}");
     assert!(switch.ask(&["sched", "set", "placement=own"]).ok().contains("placement is own"));
-    let measured = json!({"places": [], "measured_s": 1, "expires_s": 4_000_000_000_u64});
+    let measured = json!({"places": [], "measured_s": now_s(), "expires_s": now_s() + 3600});
     let answer = call(&switch, "sched.calibrate", &json!({"measured": measured}));
     let message = answer["error"]["message"].as_str().expect("a fault");
     assert!(message.contains("lasthop sched calibrate"), "{message}");

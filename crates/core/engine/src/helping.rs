@@ -53,6 +53,7 @@ impl Worker {
             return false;
         }
         self.helping.begin(now);
+        let mut has_left = false;
         for number in 0..=HELP_FRAMES_MAX {
             // The last step takes no frame, so that none is left in this helper's hands.
             let looked_ns = now_ns(self.started);
@@ -65,8 +66,10 @@ impl Worker {
             if matches!(step, HelpStep::Reserved | HelpStep::Done) {
                 self.helping.count_frame();
             }
-            if is_wanted {
+            // Further orders are given up with the first one.
+            if is_wanted && !has_left {
                 self.give_cpu_back(looked_ns);
+                has_left = true;
             }
             match step {
                 HelpStep::Reserved => self.fabric.copy_help(),

@@ -84,6 +84,13 @@ impl Default for GuestRows {
 }
 
 impl RowWord {
+    /// Continues a row of the former table.
+    fn take_over(&self, former: &Self) {
+        self.word.store(former.word.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.vcpu.store(former.vcpu.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.updated_ns.store(former.updated_ns.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn load(&self) -> QueueRow {
         row_of(self.word.load(Ordering::Relaxed))
     }
@@ -135,7 +142,7 @@ impl MovementTable {
             (view.vcpus(port).count > 0).then(|| {
                 let rows = Box::<GuestRows>::default();
                 if let Some(former) = former.and_then(|former| former.guest(port)) {
-                    rows.rows.iter().zip(&former.rows).for_each(|(row, former)| row.store(former.load()));
+                    rows.rows.iter().zip(&former.rows).for_each(|(row, former)| row.take_over(former));
                 }
                 rows
             })

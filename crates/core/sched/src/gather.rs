@@ -16,8 +16,10 @@ use crate::place::CpuPlace;
 pub struct GatheredThread {
     /// The CPU that it uses, or used last.
     pub cpu: usize,
-    /// It stays where it is: it is not ours, or its process has no other CPU.
+    /// It stays where it is: it is not ours, or cannot be moved.
     pub is_fixed: bool,
+    /// It uses more than half of a CPU. If it is fixed as well, it takes the one where it is.
+    pub is_busy: bool,
     /// The last-level cache that it was given before. After the decision: the one that it is given, `None` if it may run on each
     /// CPU of its process.
     pub domain: Option<u16>,
@@ -41,15 +43,13 @@ pub const BATCHES_PER_SLICE: u64 = 150;
 ///
 /// - Threads with no more than the threshold between them are free: [`BATCHES_PER_SLICE`] or the user's. Half of it suffices for
 ///   two that are together already.
-/// - A cluster has at most one thread for each CPU of its domain, and the clusters of a domain together, too. So no two
-///   busy threads are forced onto one CPU. Threads that do not fit are free. Fixed threads need no room: they run where they are
-///   in any case.
+/// - Each thread that is given a domain has a CPU of it to itself, on which it may run: no two of these threads are forced onto one
+///   CPU, or onto that of a fixed thread that is busy. Threads that do not fit are free.
 /// - The domain is the one in which most batches come from fixed threads; then the one of before; then the one in which most
 ///   of its threads are. A cluster leaves its domain for another one with a third more batches.
-/// - Each thread that is given a domain may run on one of its CPUs.
 /// - A machine with one last-level cache has nothing to decide: all threads are free.
 ///
-/// The same arguments give the same decision. Takes time in proportion to the square of the threads at most.
+/// The same arguments give the same decision. Takes time in proportion to flows times threads, and to threads times CPUs.
 pub fn gather(
     cpus: &[CpuPlace],
     threads: &mut [GatheredThread],
@@ -64,16 +64,17 @@ pub fn gather(
         return;
     }
     let largest = domains.iter().map(|domain| domain.cpus.len()).max().unwrap_or(0);
-    let mut room: Vec<usize> = domains.iter().map(|domain| domain.cpus.len()).collect();
+    let mut taken = vec![false; cpus.len()];
+    for fixed in before.iter().filter(|thread| thread.is_fixed && thread.is_busy) {
+        taken.get_mut(fixed.cpu).into_iter().for_each(|taken| *taken = true);
+    }
     for cluster in clusters(&before, flows, threshold, largest) {
-        let fits = |at: usize| {
-            let has_cpu = |thread: &usize| domains[at].cpus.iter().any(|cpu| may_run(*thread, *cpu));
-            room[at] >= cluster.threads.len() && cluster.threads.iter().all(has_cpu)
-        };
+        let room = |at: usize| domains[at].seats(&cluster, &taken, &may_run);
         let score = |at: usize| domains[at].score(&cluster, &before);
-        let best = (0..domains.len()).filter(|at| fits(*at)).max_by_key(|at| (score(*at), usize::MAX - at));
-        let Some(best) = best else { continue };
-        room[best] -= cluster.threads.len();
+        let fitting = (0..domains.len()).filter_map(|at| Some((at, room(at)?)));
+        let best = fitting.max_by_key(|(at, _)| (score(*at), usize::MAX - at));
+        let Some((best, seats)) = best else { continue };
+        seats.into_iter().for_each(|cpu| taken[cpu] = true);
         cluster.threads.iter().for_each(|thread| threads[*thread].domain = Some(domains[best].number));
     }
 }
@@ -97,12 +98,32 @@ impl CacheDomain {
         numbers.into_iter().map(domain).collect()
     }
 
+    /// A CPU for each thread of a cluster, those with the fewest to choose from first; `None` if there is not one for each.
+    fn seats(
+        &self,
+        cluster: &Cluster,
+        taken: &[bool],
+        may_run: &impl Fn(usize, usize) -> bool,
+    ) -> Option<Vec<usize>> {
+        let choices = |thread: usize| -> Vec<usize> {
+            self.cpus.iter().copied().filter(|cpu| !taken[*cpu] && may_run(thread, *cpu)).collect()
+        };
+        let mut wanted: Vec<Vec<usize>> = cluster.threads.iter().map(|thread| choices(*thread)).collect();
+        wanted.sort_by_key(Vec::len);
+        let mut seats: Vec<usize> = Vec::with_capacity(wanted.len());
+        for choices in wanted {
+            let seat = choices.into_iter().find(|cpu| !seats.contains(cpu))?;
+            seats.push(seat);
+        }
+        Some(seats)
+    }
+
     /// How well it suits a cluster: by batches of fixed threads, with a third more for the domain of before; by threads that had this
     /// domain, and by threads that are here.
     fn score(&self, cluster: &Cluster, before: &[GatheredThread]) -> (u64, usize, usize) {
         let is_here = |thread: &usize| self.cpus.contains(&before[*thread].cpu);
-        let votes: u64 =
-            cluster.votes.iter().filter(|(fixed, _)| is_here(fixed)).map(|(_, batches)| batches).sum();
+        let votes = cluster.votes.iter().filter(|(fixed, _)| is_here(fixed));
+        let votes = votes.fold(0_u64, |sum, (_, batches)| sum.saturating_add(*batches));
         let stayed =
             cluster.threads.iter().filter(|thread| before[**thread].domain == Some(self.number)).count();
         let bonus = if stayed > 0 { votes / 3 } else { 0 };
@@ -156,21 +177,21 @@ fn take(clusters: &mut Vec<Cluster>, thread: usize) -> Cluster {
 
 fn vote(clusters: &mut Vec<Cluster>, thread: usize, fixed: usize, batches: u64) {
     let mut cluster = take(clusters, thread);
-    cluster.batches += batches;
+    cluster.batches = cluster.batches.saturating_add(batches);
     cluster.votes.push((fixed, batches));
     clusters.push(cluster);
 }
 
 fn join(clusters: &mut Vec<Cluster>, ends: (usize, usize), batches: u64, largest: usize) {
     let mut joined = take(clusters, ends.0);
-    joined.batches += batches;
-    if !joined.threads.contains(&ends.1) {
+    if joined.threads.contains(&ends.1) {
+        joined.batches = joined.batches.saturating_add(batches);
+    } else {
         let other = take(clusters, ends.1);
         if joined.threads.len() + other.threads.len() > largest {
-            joined.batches -= batches;
             clusters.push(other);
         } else {
-            joined.batches += other.batches;
+            joined.batches = joined.batches.saturating_add(batches).saturating_add(other.batches);
             joined.threads.extend(other.threads);
             joined.votes.extend(other.votes);
         }
@@ -194,7 +215,7 @@ mod tests {
     }
 
     fn fixed(cpu: usize) -> GatheredThread {
-        GatheredThread { cpu, is_fixed: true, domain: None }
+        GatheredThread { cpu, is_fixed: true, ..GatheredThread::default() }
     }
 
     fn flow(one: usize, other: usize, batches: u64) -> BatchFlow {
@@ -248,6 +269,27 @@ mod tests {
     }
 
     #[test]
+    fn busy_fixed_threads_take_their_cpus() {
+        let busy = |cpu| GatheredThread { is_busy: true, ..fixed(cpu) };
+        let mut threads = vec![free(7)];
+        threads.extend([0, 1, 2, 3].map(busy));
+        let flows: Vec<_> = (1..5).map(|guest| flow(0, guest, 300)).collect();
+        assert_eq!(decided(threads.clone(), &flows)[0], Some(4), "each CPU of their cache has one of them");
+        threads[4].is_busy = false;
+        assert_eq!(decided(threads, &flows)[0], Some(0));
+    }
+
+    #[test]
+    fn threads_that_may_use_one_cpu_of_a_cache_do_not_share_it() {
+        let mut threads = vec![free(0), free(8), fixed(0)];
+        let flows = [flow(0, 2, 900), flow(1, 2, 800)];
+        gather(&two_caches(), &mut threads, &flows, BATCHES_PER_SLICE, |_, cpu| cpu == 0 || cpu == 5);
+        assert_eq!((threads[0].domain, threads[1].domain), (Some(0), Some(4)), "one for each");
+        gather(&two_caches(), &mut threads, &flows, BATCHES_PER_SLICE, |_, cpu| cpu == 0);
+        assert_eq!((threads[0].domain, threads[1].domain), (Some(0), None));
+    }
+
+    #[test]
     fn a_full_cache_takes_no_more() {
         let threads: Vec<_> = (0..6).map(|_| free(0)).collect();
         let flows: Vec<_> = (1..6).map(|guest| flow(0, guest, 1000 - guest as u64)).collect();
@@ -280,17 +322,26 @@ mod tests {
             let may_run = |thread: usize, cpu: usize| masks[thread] & (1 << cpu) != 0;
             let flows: Vec<_> = flows.iter().map(|(one, other, batches)| flow(*one, *other, *batches)).collect();
             let thread = |(cpu, is_fixed, domain, _): &(usize, bool, Option<u16>, u16)| {
-                GatheredThread { cpu: *cpu, is_fixed: *is_fixed, domain: *domain }
+                GatheredThread { cpu: *cpu, is_fixed: *is_fixed, is_busy: true, domain: *domain }
             };
             let mut decided: Vec<GatheredThread> = threads.iter().map(thread).collect();
             let mut again = decided.clone();
             gather(&cpus, &mut decided, &flows, BATCHES_PER_SLICE, may_run);
             gather(&cpus, &mut again, &flows, BATCHES_PER_SLICE, may_run);
             prop_assert_eq!(&decided, &again);
+            let is_taken = |cpu: usize| threads.iter().any(|(at, is_fixed, _, _)| *is_fixed && *at == cpu);
+            // Of any threads that were sent somewhere, the CPUs that they may use there are at least as many (Hall).
             for llc in 0..4 {
-                let sent = decided.iter().filter(|thread| thread.domain == Some(llc)).count();
-                let room = caches.iter().filter(|cache| **cache == llc).count();
-                prop_assert!(sent <= room, "{sent} threads for {room} CPUs");
+                let sent: Vec<usize> = (0..decided.len()).filter(|number| decided[*number].domain == Some(llc)).collect();
+                for part in 1_u32..1 << sent.len().min(8) {
+                    let chosen = sent.iter().enumerate().filter(|(at, _)| part & (1 << at) != 0).map(|(_, number)| *number);
+                    let chosen: Vec<usize> = chosen.collect();
+                    let is_there = |cpu: &usize| {
+                        caches[*cpu] == llc && !is_taken(*cpu) && chosen.iter().any(|number| may_run(*number, *cpu))
+                    };
+                    let room = (0..caches.len()).filter(is_there).count();
+                    prop_assert!(chosen.len() <= room, "{chosen:?} have {room} CPUs");
+                }
             }
             for (number, thread) in decided.iter().enumerate() {
                 let Some(domain) = thread.domain else { continue };

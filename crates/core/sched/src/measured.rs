@@ -1,7 +1,7 @@
 //! Caches that CPUs share, by the measured time of a cache line from one to the other.
 //!
 //! ```text
-//!   ns      0 ── 20 ───────── 110 ───────────────────── gap ──────────────
+//!   ns      0 ── 20 ──────── gap, or 110 ────────── gap ──────────────
 //!           one L2 group │ one last-level cache │ one node │ nothing shared
 //! ```
 
@@ -9,8 +9,11 @@ use crate::place::CpuPlace;
 
 /// CPUs whose cache lines need at most this time share a second-level cache: threads of one core take 5 to 15 ns.
 pub const GROUP_NS_MAX: u64 = 20;
-/// CPUs whose cache lines need at most this time share a last-level cache: those take 30 to 70 ns, others 120 to 400.
+/// CPUs whose cache lines need longer share no last-level cache: those in one take 20 to 80 ns, others 75 to 400. Where the machine's
+/// own times have a gap below this, the gap decides.
 pub const LLC_NS_MAX: u64 = 110;
+/// A gap between times within a last-level cache and beyond, in percent.
+const LLC_GAP_PERCENT: u64 = 160;
 /// Among CPUs without a common cache those of one node are nearer than others by at least this factor, in percent.
 const NODE_GAP_PERCENT: u64 = 140;
 
@@ -23,8 +26,8 @@ pub struct LineTime {
     pub line_ns: u64,
 }
 
-/// The place of each CPU by measured times. `known` has the places as sysfs tells them: CPUs without a measurement keep
-/// theirs. CPUs share a cache if times say so, directly or by way of a third one.
+/// The place of each CPU by measured times. `known` has the places as sysfs tells them: CPUs without a measurement share with
+/// each other what sysfs says. CPUs share a cache if times say so, directly or by way of a third one.
 #[must_use]
 pub fn measured_places(known: &[CpuPlace], times: &[LineTime]) -> Vec<CpuPlace> {
     let is_known = |time: &&LineTime| time.ends.0.max(time.ends.1) < known.len();
@@ -34,25 +37,48 @@ pub fn measured_places(known: &[CpuPlace], times: &[LineTime]) -> Vec<CpuPlace> 
         .iter()
         .for_each(|time| [time.ends.0, time.ends.1].into_iter().for_each(|cpu| is_measured[cpu] = true));
     let groups = firsts(known.len(), &times, GROUP_NS_MAX);
-    let llcs = firsts(known.len(), &times, LLC_NS_MAX);
-    let nodes = firsts(known.len(), &times, node_ns_max(&times));
+    let llc_ns_max = llc_ns_max(&times);
+    let llcs = firsts(known.len(), &times, llc_ns_max);
+    let nodes = firsts(known.len(), &times, node_ns_max(&times, llc_ns_max));
+    // Numbers of others are their first one without a measurement, which no measured CPU has.
+    let first_like = |number: fn(&CpuPlace) -> u16, cpu: usize| {
+        let is_like = |other: &usize| !is_measured[*other] && number(&known[*other]) == number(&known[cpu]);
+        (0..known.len()).find(is_like).map_or(u16::MAX, |first| first as u16)
+    };
     let place = |cpu: usize| match is_measured[cpu] {
         true => CpuPlace { group: groups[cpu], llc: llcs[cpu], node: nodes[cpu] },
-        false => known[cpu],
+        false => CpuPlace {
+            group: first_like(|place| place.group, cpu),
+            llc: first_like(|place| place.llc, cpu),
+            node: first_like(|place| place.node, cpu),
+        },
     };
     (0..known.len()).map(place).collect()
 }
 
+/// The longest time within a last-level cache: up to the first gap behind second-level caches.
+fn llc_ns_max(times: &[LineTime]) -> u64 {
+    let mut beyond: Vec<u64> =
+        times.iter().map(|time| time.line_ns).filter(|ns| *ns > GROUP_NS_MAX).collect();
+    beyond.sort_unstable();
+    let first = beyond.windows(2).find(|pair| gap_percent(pair) >= LLC_GAP_PERCENT).map(|pair| pair[0]);
+    first.filter(|ns| *ns <= LLC_NS_MAX).unwrap_or(LLC_NS_MAX)
+}
+
 /// The longest time within a node: up to the largest gap among CPUs without a common cache, if it is large enough to be one.
-fn node_ns_max(times: &[LineTime]) -> u64 {
-    let mut far: Vec<u64> = times.iter().map(|time| time.line_ns).filter(|ns| *ns > LLC_NS_MAX).collect();
+fn node_ns_max(times: &[LineTime], llc_ns_max: u64) -> u64 {
+    let mut far: Vec<u64> = times.iter().map(|time| time.line_ns).filter(|ns| *ns > llc_ns_max).collect();
     far.sort_unstable();
-    let gap = |pair: &[u64]| pair[1].saturating_mul(100) / pair[0].max(1);
-    let widest = far.windows(2).max_by_key(|pair| gap(pair));
+    let widest = far.windows(2).max_by_key(|pair| gap_percent(pair));
     match widest {
-        Some(pair) if gap(pair) >= NODE_GAP_PERCENT => pair[0],
+        Some(pair) if gap_percent(pair) >= NODE_GAP_PERCENT => pair[0],
         _ => u64::MAX,
     }
+}
+
+/// The second of two ascending times, in percent of the first.
+fn gap_percent(pair: &[u64]) -> u64 {
+    pair[1].saturating_mul(100) / pair[0].max(1)
 }
 
 /// For each CPU the first one that it is connected with by times of at most `max_ns`.
@@ -105,17 +131,26 @@ mod tests {
     }
 
     #[test]
-    fn cpus_without_a_measurement_keep_their_places() {
-        let known = [
-            CpuPlace::default(),
-            CpuPlace { group: 1, llc: 1, node: 1 },
-            CpuPlace { group: 2, llc: 1, node: 1 },
-        ];
+    fn a_gap_of_the_machine_s_own_separates_caches_that_are_near() {
+        // Two chiplets of one package.
+        let ns = |one: usize, other: usize| if one / 4 == other / 4 { 24 } else { 80 };
+        let places = measured_places(&unknown(8), &times(8, ns));
+        assert_eq!((places[3].llc, places[4].llc, places[7].node), (0, 4, 0));
+    }
+
+    #[test]
+    fn cpus_without_a_measurement_share_what_sysfs_says() {
+        let place = |group, llc, node| CpuPlace { group, llc, node };
+        let known = [place(0, 0, 0), place(1, 1, 1), place(2, 1, 1)];
         let beyond = [LineTime { ends: (0, 9), line_ns: 1 }];
         assert_eq!(measured_places(&known, &beyond), known);
-        let some = [LineTime { ends: (1, 2), line_ns: 10 }];
+        let some = [LineTime { ends: (0, 1), line_ns: 30 }];
         let places = measured_places(&known, &some);
-        assert_eq!((places[0], places[2]), (known[0], CpuPlace { group: 1, llc: 1, node: 1 }));
+        assert_eq!(
+            places,
+            [place(0, 0, 0), place(1, 0, 0), place(2, 2, 2)],
+            "CPU 2 shares nothing with measured ones"
+        );
     }
 
     proptest! {

@@ -14,6 +14,9 @@ use crate::bounds::RECORD_BYTES_MAX;
 /// The kernel's number of this boot: measurements of an earlier one say nothing.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// The longest use of a measurement.
+const LIFETIME_S_MAX: u64 = 366 * 86_400;
+
 /// The caches, and where they are from.
 #[derive(Debug)]
 pub(crate) struct Caches {
@@ -35,22 +38,32 @@ impl Caches {
         caches
     }
 
+    /// Forgets a measurement that is too old.
+    pub(crate) fn expire(&mut self) {
+        if self.measured.as_ref().is_some_and(|(measured, _)| is_over(measured, SystemTime::now())) {
+            self.remove();
+        }
+    }
+
     /// The place of each CPU, by number.
     pub(crate) fn places(&mut self) -> &[CpuPlace] {
-        if self.measured.as_ref().is_some_and(|(measured, _)| is_over(measured, SystemTime::now())) {
-            self.measured = None;
-            let _ = std::fs::remove_file(&self.file);
-        }
+        self.expire();
         self.measured.as_ref().map_or(&self.sysfs, |(_, places)| places)
     }
 
     /// Uses measured caches, and keeps them for the next supervisor; `None`: those of sysfs from now on.
     pub(crate) fn measure(&mut self, measured: Option<MeasuredCaches>) -> Result<(), Fault> {
+        // CPUs may have come since the start.
+        self.sysfs = cpu_places();
         let Some(measured) = measured else {
             self.remove();
             return Ok(());
         };
         let places = self.places_of(&measured)?;
+        if measured.expires_s > measured.measured_s.saturating_add(LIFETIME_S_MAX) {
+            let days = LIFETIME_S_MAX / 86_400;
+            return Err(Fault::params(format!("expires_s is more than {days} days after measured_s")));
+        }
         let kept = (boot_id(), &measured);
         let next = self.file.with_extension("next");
         let written = serde_json::to_vec(&kept).map_err(std::io::Error::from);
@@ -124,9 +137,18 @@ fn is_over(measured: &MeasuredCaches, now: SystemTime) -> bool {
 mod tests {
     use super::*;
 
+    fn in_an_hour() -> u64 {
+        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("a time").as_secs() + 3600
+    }
+
     fn measured(count: usize, expires_s: u64) -> MeasuredCaches {
         let places = (0..count as u16).map(|cpu| (cpu, cpu, 0)).collect();
-        MeasuredCaches { places, measured_s: 1, expires_s, distances: Vec::new() }
+        MeasuredCaches {
+            places,
+            measured_s: expires_s.saturating_sub(3600),
+            expires_s,
+            distances: Vec::new(),
+        }
     }
 
     #[test]
@@ -135,7 +157,7 @@ mod tests {
         let file = dir.path().join("caches");
         let mut caches = Caches::new(file.clone());
         let sysfs = caches.places().to_vec();
-        caches.measure(Some(measured(sysfs.len(), u64::MAX))).expect("as many CPUs");
+        caches.measure(Some(measured(sysfs.len(), in_an_hour()))).expect("as many CPUs");
         assert_eq!(caches.report().llcs, sysfs.len());
         let mut next = Caches::new(file.clone());
         assert_eq!(next.places(), caches.places());
@@ -146,8 +168,11 @@ mod tests {
             next.places() == sysfs && next.report().measured.is_none() && !file.exists(),
             "they are too old"
         );
-        let fault = next.measure(Some(measured(sysfs.len() + 1, u64::MAX))).expect_err("another machine's");
+        let fault =
+            next.measure(Some(measured(sysfs.len() + 1, in_an_hour()))).expect_err("another machine's");
         assert!(fault.message.contains("lasthop sched calibrate"), "{fault}");
+        let endless = MeasuredCaches { expires_s: u64::MAX, ..measured(sysfs.len(), in_an_hour()) };
+        assert!(next.measure(Some(endless)).expect_err("for ever").message.contains("366 days"));
     }
 
     #[test]
@@ -155,9 +180,10 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("caches");
         let count = cpu_places().len();
-        for text in
-            [serde_json::to_string(&("another", measured(count, u64::MAX))).expect("text"), "{".to_owned()]
-        {
+        for text in [
+            serde_json::to_string(&("another", measured(count, in_an_hour()))).expect("text"),
+            "{".to_owned(),
+        ] {
             std::fs::write(&file, text).expect("written");
             assert!(Caches::new(file.clone()).report().measured.is_none());
         }

@@ -148,6 +148,13 @@ impl ThreadPlacement {
             return;
         }
         self.next = Some(now + PERIOD);
+        self.caches.expire();
+        if self.caches.report().llcs < 2 {
+            // Nothing to decide, but threads that were moved by earlier caches.
+            self.moved.restore(|_| true);
+            self.last = None;
+            return;
+        }
         let ports = ports();
         let counts = ports.iter().map(|port| (port.number, port.batches.clone())).collect();
         let Some((then, before)) = self.last.replace((now, counts)) else { return };
@@ -192,14 +199,14 @@ impl ThreadPlacement {
 
     /// The present places. `name` tells the names of ports.
     pub fn report(&self, name: impl Fn(u32) -> Option<String>) -> PlacementReport {
-        let is_one = self.caches.report().llcs < 2;
-        let why = (self.mode != PlacementMode::Off && is_one).then(|| {
-            "all CPUs share one last-level cache; lasthop sched calibrate measures whether they do".to_owned()
-        });
+        let unknown = self.crowd.unknown().filter(|_| self.mode != PlacementMode::Off);
+        let unknown = unknown.and_then(|(port, why)| Some(format!("{}: {why}", name(port)?)));
+        let one = "all CPUs share one last-level cache; lasthop sched calibrate measures whether they do";
+        let why = (self.mode != PlacementMode::Off && self.caches.report().llcs < 2).then(|| one.to_owned());
         PlacementReport {
             mode: self.mode,
             batches: self.threshold,
-            why: why.or_else(|| self.moved.why.clone()),
+            why: why.or_else(|| self.moved.why.clone()).or(unknown),
             decisions: self.decisions,
             moves: self.moved.moves,
             threads: self.moved.report(name),

@@ -1,6 +1,6 @@
 //! Threads that were given a part of their CPUs, and the way back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +46,8 @@ pub(crate) struct MovedThreads {
     by_tid: BTreeMap<u32, MovedThread>,
     /// The threads that the file has.
     written: Vec<KeptCpus>,
+    /// Threads that may not be moved: another user's, without CAP_SYS_NICE. They count as fixed.
+    refused: BTreeSet<(u32, u64)>,
     pub(crate) moves: u64,
     /// Why a thread could not be moved, with the remedy.
     pub(crate) why: Option<String>,
@@ -53,7 +55,15 @@ pub(crate) struct MovedThreads {
 
 impl MovedThreads {
     pub(crate) fn new(proc: PathBuf, file: PathBuf) -> Self {
-        Self { proc, file, by_tid: BTreeMap::new(), written: Vec::new(), moves: 0, why: None }
+        Self {
+            proc,
+            file,
+            by_tid: BTreeMap::new(),
+            written: Vec::new(),
+            refused: BTreeSet::new(),
+            moves: 0,
+            why: None,
+        }
     }
 
     /// Gives threads that an earlier supervisor left their CPUs back, where nobody else has changed them since.
@@ -72,7 +82,7 @@ impl MovedThreads {
         let present = affinity(thread.id.tid)?;
         let moved = self.by_tid.get(&thread.id.tid).filter(|moved| moved.cpus.is_of(thread.id));
         match moved {
-            Some(moved) if moved.cpus.given == present => Some(moved.cpus.own.clone()),
+            Some(moved) if moved.cpus.has(&present) => Some(moved.cpus.own.clone()),
             // They were set by somebody else, or it is another thread by now.
             _ => {
                 self.by_tid.remove(&thread.id.tid);
@@ -84,9 +94,12 @@ impl MovedThreads {
     /// A thread for the decision.
     pub(crate) fn gathered(&self, thread: &FoundThread, moves_guests: bool) -> GatheredThread {
         let moved = self.by_tid.get(&thread.id.tid).filter(|moved| moved.cpus.is_of(thread.id));
+        let is_refused = self.refused.contains(&(thread.id.tid, thread.id.start_ticks));
+        let may_move = moves_guests && !thread.has_heirs;
         GatheredThread {
             cpu: thread.cpu,
-            is_fixed: !moves_guests && matches!(thread.role, ThreadRole::Guest(_)),
+            is_fixed: is_refused || (!may_move && matches!(thread.role, ThreadRole::Guest(_))),
+            is_busy: thread.is_busy,
             domain: moved.map(|moved| moved.domain),
         }
     }
@@ -99,7 +112,10 @@ impl MovedThreads {
         domains: &[Option<u16>],
         places: &[CpuPlace],
     ) -> u64 {
-        self.why = None;
+        self.refused.retain(|(tid, _)| threads.iter().any(|thread| thread.id.tid == *tid));
+        if self.refused.is_empty() {
+            self.why = None;
+        }
         let stays = |tid: &u32| {
             threads.iter().zip(domains).any(|(thread, domain)| thread.id.tid == *tid && domain.is_some())
         };
@@ -107,13 +123,6 @@ impl MovedThreads {
         let mut changed = Vec::new();
         for ((thread, own), domain) in threads.iter().zip(allowed).zip(domains) {
             let (Some(own), Some(domain)) = (own, domain) else { continue };
-            if self
-                .by_tid
-                .get(&thread.id.tid)
-                .is_some_and(|moved| moved.domain == *domain && moved.cpus.own == *own)
-            {
-                continue;
-            }
             let is_in = |cpu: &&usize| places.get(**cpu).is_some_and(|place| place.llc == *domain);
             let cpus = KeptCpus {
                 tid: thread.id.tid,
@@ -121,6 +130,9 @@ impl MovedThreads {
                 own: own.clone(),
                 given: CpuList(own.0.iter().filter(is_in).copied().collect()),
             };
+            if self.by_tid.get(&thread.id.tid).is_some_and(|moved| moved.cpus == cpus) {
+                continue;
+            }
             let is_guest = matches!(thread.role, ThreadRole::Guest(_));
             changed.push(MovedThread {
                 is_guest,
@@ -187,7 +199,7 @@ impl MovedThreads {
 
     /// Restores a thread's CPUs if it is still the same and has those that it was given.
     fn give_back(&self, kept: &KeptCpus) {
-        if self.is_there(kept) && affinity(kept.tid).as_ref() == Some(&kept.given) {
+        if self.is_there(kept) && affinity(kept.tid).is_some_and(|present| kept.has(&present)) {
             let _ = set_affinity(kept.tid, &kept.own);
         }
     }
@@ -210,8 +222,11 @@ impl MovedThreads {
             }
             Err(Errno::SRCH) => false,
             Err(error) => {
+                self.refused.insert((cpus.tid, cpus.start_ticks));
                 let remedy = match error {
-                    Errno::PERM => "; give the service CAP_SYS_NICE, or set placement=own",
+                    Errno::PERM => {
+                        "; give the service CAP_SYS_NICE (docs/user/operating.md), or set placement=own"
+                    }
                     _ => "",
                 };
                 self.why = Some(format!(
@@ -254,6 +269,12 @@ impl MovedThreads {
 }
 
 impl KeptCpus {
+    /// Whether a thread with these CPUs has those that it was given, or those of them that a cpuset or offline CPUs leave: the kernel
+    /// takes away the others.
+    fn has(&self, present: &CpuList) -> bool {
+        !present.0.is_empty() && present.0.iter().all(|cpu| self.given.0.contains(cpu))
+    }
+
     fn is_of(&self, id: ThreadId) -> bool {
         (self.tid, self.start_ticks) == (id.tid, id.start_ticks)
     }
@@ -263,7 +284,14 @@ impl KeptCpus {
 fn read_record(file: &Path) -> Option<Vec<KeptCpus>> {
     let mut text = String::new();
     std::fs::File::open(file).ok()?.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
-    Some(serde_json::from_str(&text).unwrap_or_default())
+    let threads = serde_json::from_str(&text);
+    if threads.is_err() {
+        warn!(
+            "{} is damaged: guests' threads keep the CPUs that placement gave them; taskset -p changes that",
+            file.display()
+        );
+    }
+    Some(threads.unwrap_or_default())
 }
 
 /// Replaces the file in one step, or removes it if there is nothing to keep.
@@ -320,7 +348,7 @@ mod tests {
         }
 
         fn found(&self, role: ThreadRole) -> FoundThread {
-            FoundThread { id: self.id, name: "waiting".to_owned(), role, cpu: 0 }
+            FoundThread::of(self.id, role)
         }
 
         fn cpus(&self) -> CpuList {
@@ -379,6 +407,9 @@ mod tests {
         assert_eq!(moved.allowed(&found[0]), Some(first.clone()));
         moved.restore(|_| true);
         assert_eq!(thread.cpus(), first, "nothing is given back");
+        let kept = KeptCpus { tid: 1, start_ticks: 1, own: own.clone(), given: own.clone() };
+        assert!(kept.has(&first), "a cpuset leaves a part");
+        assert!(!kept.has(&CpuList(Vec::new())) && !KeptCpus { given: first, ..kept }.has(&own));
     }
 
     #[test]
@@ -413,6 +444,20 @@ mod tests {
         assert_eq!(send(&mut moved, &found, true), 0);
         assert_eq!(guest.cpus(), own);
         assert!(moved.why.as_ref().expect("a reason").contains("cannot be written"));
+    }
+
+    #[test]
+    fn a_thread_that_may_not_be_moved_counts_as_fixed() {
+        let (dir, thread) = (tempfile::tempdir().expect("a directory"), WaitingThread::start());
+        let mut moved = moved(dir.path());
+        let found = [thread.found(ThreadRole::Guest(1))];
+        moved.refused.insert((thread.id.tid, thread.id.start_ticks));
+        assert!(moved.gathered(&found[0], true).is_fixed);
+        moved.apply(&[], &[], &[], &places());
+        assert!(!moved.gathered(&found[0], true).is_fixed, "it is forgotten when it has no packets");
+        let mut heirs = found[0].clone();
+        heirs.has_heirs = true;
+        assert!(moved.gathered(&heirs, true).is_fixed);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //! **Contract.** No counter decreases when a process dies. The sums of all ports are balanced when it has died, so packets are conserved. A
 //! counter that this version does not know is kept under its name.
 //!
-//! **Not checked.** The numbers that a switch process wrote: a wrong one harms reports only.
+//! **Not checked.** The numbers that a switch process wrote: a wrong one harms reports, and the placement of threads by cache.
 //!
 //! **Threading.** All values belong to one thread.
 //!

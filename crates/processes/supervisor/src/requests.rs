@@ -62,6 +62,7 @@ const METHODS: &[&str] = &[
     "sched.table",
     "sched.set",
     "sched.move",
+    "sched.calibrate",
     "config.show",
     "version",
     "upgrade",
@@ -178,9 +179,7 @@ impl Supervisor {
                 self.ask(Question::Doctor { name }, caller)
             }
             "explain" => self.explain(rpc::params(params)?, caller),
-            "sched.show" | "sched.trace" | "sched.move" | "sched.set" | "sched.calibrate" => {
-                self.call_sched(method, params, caller)
-            }
+            _ if method.starts_with("sched.") => self.call_sched(method, params, caller),
             "config.show" => rpc::params(params).and_then(|Nothing {}| self.reports().config().map(Some)),
             "version" => rpc::params(params).and_then(|Nothing {}| self.reports().version().map(Some)),
             _ => Err(no_such_method(method)),

@@ -65,6 +65,9 @@ impl FromStr for CpuList {
                 return Err(bad());
             }
             cpus.extend(first..=last);
+            if cpus.len() > CPUS_MAX {
+                return Err(bad());
+            }
         }
         cpus.sort_unstable();
         cpus.dedup();

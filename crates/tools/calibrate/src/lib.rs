@@ -25,6 +25,8 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Batches of a ping-pong, and round trips in each.
 const BATCHES: usize = 21;
 const TRIPS: u32 = 200;
+/// In place of a number of players: one of them cannot play.
+const GAVE_UP: u32 = 1 << 16;
 /// Bytes of a copy: a large frame, which fits into a second-level cache.
 const COPY_BYTES: usize = 64 * 1024;
 /// Copies of a measurement.
@@ -86,14 +88,31 @@ pub fn measure(
 /// # Errors
 /// The threads cannot be made or pinned.
 pub fn line_ns(one: usize, other: usize) -> io::Result<f64> {
-    let ball = AtomicU32::new(0);
+    let (ball, players) = (AtomicU32::new(0), AtomicU32::new(0));
+    // A player alone would wait for the other one for ever.
+    let play_on = |cpu: usize, side: u32| match pin(cpu) {
+        Ok(()) => {
+            players.fetch_add(1, Ordering::AcqRel);
+            while players.load(Ordering::Acquire) == 1 {
+                std::hint::spin_loop();
+            }
+            Ok((players.load(Ordering::Acquire) == 2).then(|| play(&ball, side)))
+        }
+        Err(error) => {
+            players.store(GAVE_UP, Ordering::Release);
+            Err(error)
+        }
+    };
     std::thread::scope(|scope| {
-        let away = scope.spawn(|| pin(one).map(|()| play(&ball, 1)));
-        let home = scope.spawn(|| pin(other).map(|()| play(&ball, 0)));
-        let (away, home) = (away.join(), home.join());
-        let times = home.map_err(died)??;
-        away.map_err(died)??;
-        Ok(median(times) / 2.0)
+        let builder = std::thread::Builder::new;
+        let away = builder().spawn_scoped(scope, || play_on(one, 1))?;
+        let home = builder().spawn_scoped(scope, || play_on(other, 0));
+        if home.is_err() {
+            players.store(GAVE_UP, Ordering::Release);
+        }
+        let home = home?.join().map_err(died)?;
+        away.join().map_err(died)??;
+        home?.map(|times| median(times) / 2.0).ok_or_else(|| io::Error::other("the other CPU cannot be used"))
     })
 }
 
@@ -183,6 +202,7 @@ mod tests {
     #[test]
     fn a_cpu_that_is_not_there_is_an_error() {
         assert!(copy_mb_per_s(1023, 0).is_err());
+        assert!(line_ns(1023, 0).is_err() && line_ns(0, 1023).is_err(), "the other side does not wait");
     }
 
     #[test]

@@ -134,8 +134,13 @@ fn moved(
     result: &RunResult,
     kind: MovedKind,
 ) -> LabPlaces {
-    let worker = |cpu: &usize| GatheredThread { cpu: *cpu, is_fixed: false, domain: None };
-    let guest = |cpu: &usize| GatheredThread { cpu: *cpu, is_fixed: kind == MovedKind::Own, domain: None };
+    let worker = |cpu: &usize| GatheredThread { cpu: *cpu, ..GatheredThread::default() };
+    let guest = |cpu: &usize| GatheredThread {
+        cpu: *cpu,
+        is_fixed: kind == MovedKind::Own,
+        is_busy: true,
+        domain: None,
+    };
     let mut threads: Vec<GatheredThread> =
         before.workers.iter().map(worker).chain(before.guests.iter().map(guest)).collect();
     let first = before.workers.len();
