@@ -50,7 +50,7 @@ pub struct CpuReturn {
     pub leaving_ns: u64,
 }
 
-/// What a policy decided by, beside the guest's threads. Times in ns since the engine started, or before the decision.
+/// The inputs of a decision beside the guest's threads. Times in ns since the engine started, or before the decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DecisionInputs {
     /// It is not a decision of `lasthop_sched`.
@@ -260,5 +260,6 @@ mod tests {
         assert_eq!(trace.entries().len(), TRACE_ENTRIES_MAX);
         assert_eq!(trace.entries()[0].first_ns, 10 + TRACE_ENTRIES_MAX as u64);
         assert_eq!(trace.0.capacity(), room, "it takes no more memory");
+        assert!(size_of::<TracedDecision>() * TRACE_ENTRIES_MAX <= 48 << 10);
     }
 }

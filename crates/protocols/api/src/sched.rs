@@ -423,7 +423,7 @@ pub struct DecisionLine {
     /// How soon a helper gave its CPU back; each time has a line of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_return: Option<CpuReturnLine>,
-    /// What else the first decision used. Earlier switch processes do not tell.
+    /// All else that the first decision used. Earlier switch processes do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inputs: Option<DecisionInputsLine>,
     /// Sums over all repetitions, of look and notify. Earlier switch processes do not tell.

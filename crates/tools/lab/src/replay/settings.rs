@@ -24,7 +24,7 @@ impl OtherSettings {
         self.changed.contains(&policy) && !self.modes.is_used(policy)
     }
 
-    /// The round with the other hysteresis. What adaptive polling learns is a share of it.
+    /// The round with the other hysteresis. Adaptive polling learns a share of it.
     pub(crate) fn round(&self, round: LookRound) -> LookRound {
         let Some(max_ns) = self.max_ns else { return round };
         let learned_ns = u128::from(round.learned_ns) * u128::from(max_ns) / u128::from(round.max_ns.max(1));
@@ -92,7 +92,7 @@ impl OtherSettings {
     }
 }
 
-/// What a thread does after a round: a CPU that nothing took a moment ago is not offered again.
+/// The step of a thread after a round: a CPU that nothing took a moment ago is not offered again.
 fn step(round: LookRound, guest: Option<&GuestView>, last: Option<LastOffer>) -> Look {
     match look(&round, guest.filter(|guest| guest.is_known())) {
         Look::Yield if !inputs::is_offered(last) => Look::Poll,

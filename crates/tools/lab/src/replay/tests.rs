@@ -43,10 +43,12 @@ fn a_trace_without_inputs_is_possible() {
     assert!(text.contains("without inputs, left out"), "{text}");
 }
 
+type Change = fn(&mut DecisionLine);
+
 /// Each of these changes is one that the functions do not explain.
 #[test]
 fn changed_decisions_are_found() {
-    let changes: [(&str, fn(&mut DecisionLine)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("poll beyond the hysteresis", |line| {
             if let Some(inputs) = line.inputs.as_mut().filter(|_| line.decision == "poll") {
                 inputs.idle_ns = inputs.max_ns;

@@ -1,4 +1,4 @@
-//! What the guests did, as far as the trace shows it.
+//! The states of the guests, as far as the trace shows it.
 //!
 //! ```text
 //!   line of a decision      |first ... last|             |first .. last|
