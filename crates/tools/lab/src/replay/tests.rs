@@ -1,5 +1,7 @@
 //! A trace of a real switch, changed copies of it, and random traces.
 
+use std::path::{Path, PathBuf};
+
 use lasthop_api::sched::{DecisionInputsLine, DecisionLine, GuestThreadCounts, RepetitionsLine, SchedTrace};
 use lasthop_sched::{Mode, Policy};
 use proptest::prelude::*;
@@ -7,7 +9,7 @@ use proptest::prelude::*;
 use super::settings::OtherSettings;
 use super::trace_file::{Recorded, parse};
 use super::verdict::{Verdict, judge};
-use super::{polling, signal_sums, tables};
+use super::{ReplayOptions, polling, signal_sums, tables};
 
 /// `bench/decision-trace` made it.
 const RECORDED: &str = include_str!("../../traces/two-guests.json");
@@ -41,6 +43,40 @@ fn a_trace_without_inputs_is_possible() {
     assert_eq!(count(&trace, Verdict::Possible), trace.len());
     let (text, _) = tables(&trace, &OtherSettings::default(), "");
     assert!(text.contains("without inputs, left out"), "{text}");
+}
+
+/// The recorded file, and a copy in which a guest sleeps that the worker is said to have yielded to.
+#[test]
+fn a_changed_copy_fails_and_is_named() {
+    let options = |file: PathBuf| ReplayOptions { file, hysteresis_us: None, policies: Vec::new() };
+    let original = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/two-guests.json");
+    options(original).execute().expect("each decision is explained");
+    let mut trace: SchedTrace = serde_json::from_str(RECORDED).expect("a trace");
+    let changed = trace.decisions.iter_mut().find(|line| line.decision == "yield").expect("a yield");
+    changed.guest = Some(GuestThreadCounts { sleeping: 4, ..GuestThreadCounts::default() });
+    let copy = std::env::temp_dir().join(format!("lasthop-lab-replay-{}.json", std::process::id()));
+    std::fs::write(&copy, serde_json::to_vec(&trace).expect("JSON")).expect("a file");
+    let done = options(copy.clone()).execute();
+    std::fs::remove_file(&copy).expect("the file");
+    let said = done.expect_err("a decision that is not explained").to_string();
+    assert!(said.contains("do not explain 1 of 100") && said.contains(&*copy.to_string_lossy()), "{said}");
+}
+
+#[test]
+fn other_settings_are_policies_of_a_replay() {
+    let settings = |text: &str| {
+        let policies = vec![text.to_owned()];
+        ReplayOptions { file: PathBuf::new(), hysteresis_us: Some(7), policies }.settings()
+    };
+    let off = settings("look=off").expect("a policy");
+    assert!(off.is_off(Policy::Look) && !off.is_off(Policy::Yield) && off.max_ns == Some(7000));
+    assert!(!settings("look=on").expect("a policy").is_off(Policy::Look));
+    for (text, remedy) in
+        [("movement=on", "notify"), ("shares=steal", "notify"), ("look=perhaps", "on, off or auto")]
+    {
+        let said = format!("{:#}", settings(text).expect_err(text));
+        assert!(said.contains(remedy), "{text}: {said}");
+    }
 }
 
 type Change = fn(&mut DecisionLine);
