@@ -103,7 +103,8 @@ mod worker_tests;
 mod worker_thread;
 
 pub use capture::{CAPTURES_MAX, Capture};
-pub use decision_trace::{CpuReturn, PolicyDecision, TRACE_ENTRIES_MAX, TracedDecision};
+pub use decision_trace::{CpuReturn, DecisionInputs, Judged, PolicyDecision, Repetitions};
+pub use decision_trace::{TRACE_ENTRIES_MAX, TracedDecision};
 pub use device::PortDevice;
 pub use former_counters::{FormerCounters, former_writes};
 pub use helpers::HelperSettings;

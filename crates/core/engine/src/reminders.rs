@@ -5,6 +5,7 @@ use lasthop_ring::SignalRetry;
 use lasthop_sched::bounds::{REACTION_NS, SETTLE_NS};
 use lasthop_sched::{Reminder, UnansweredSignal};
 
+use crate::decision_trace::Judged;
 use crate::worker::Worker;
 
 impl Worker {
@@ -33,15 +34,16 @@ impl Worker {
         if age_ns < SETTLE_NS || self.is_quiesced() {
             return; // another process may have the ring
         }
-        match self.scheduling.remind(UnansweredSignal { age_ns }, ring.port) {
-            Reminder::Watch => self.spare(ring, (now, at_ns)),
+        let (reminder, judged) = self.scheduling.remind(UnansweredSignal { age_ns }, ring.port);
+        match reminder {
+            Reminder::Watch => self.spare(ring, (now, at_ns), judged),
             Reminder::GiveUp => {
-                self.spare(ring, (now, at_ns));
+                self.spare(ring, (now, at_ns), judged);
                 self.signals.forget_called();
             }
             Reminder::Signal => {
                 self.signals.forget_called();
-                self.signal_sleeper(ring, now);
+                self.signal_sleeper(ring, now, judged);
             }
             Reminder::SignalByTrust => {
                 self.signals.forget_called();
@@ -52,12 +54,12 @@ impl Worker {
 
     /// Counts once that a guess would have signalled the guest again by now, although it is awake; it was signalled at
     /// `at_ns`.
-    fn spare(&mut self, ring: RingId, (now, at_ns): (u64, u64)) {
+    fn spare(&mut self, ring: RingId, (now, at_ns): (u64, u64), judged: Judged) {
         if now.saturating_sub(at_ns) < REACTION_NS || !self.scheduling.is_guess_due(at_ns) {
             return;
         }
         if self.fabric.is_unheeded(ring) {
-            self.scheduling.note_spared(now, ring.port);
+            self.scheduling.note_spared(now, ring.port, judged);
         } else {
             self.signals.forget_called();
         }
@@ -65,10 +67,10 @@ impl Worker {
     }
 
     /// Signals a sleeping guest once more, unless it has reacted.
-    fn signal_sleeper(&mut self, ring: RingId, now: u64) {
+    fn signal_sleeper(&mut self, ring: RingId, now: u64, judged: Judged) {
         if self.fabric.is_unheeded(ring) && self.signal_guest(ring.port, 2 * ring.queue) {
             self.fabric.count_signal(ring.port);
-            self.scheduling.note_reminder(now, ring.port);
+            self.scheduling.note_reminder(now, ring.port, judged);
         }
         self.send_signals();
     }

@@ -18,7 +18,9 @@ use lasthop_sched::{
     Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
 };
 
-use crate::decision_trace::{CpuReturn, DecisionTrace, PolicyDecision, TracedDecision};
+use crate::decision_trace::{
+    CpuReturn, DecisionInputs, DecisionTrace, Judged, PolicyDecision, TracedDecision,
+};
 use crate::movement_table::{Delivery, MovementTable};
 use crate::scheduler_view::{SchedulerView, own_cpu};
 
@@ -136,8 +138,10 @@ impl Scheduling {
     }
 
     /// Decides about a signal that the guest of `port` has not answered.
-    pub(crate) fn remind(&self, signal: UnansweredSignal, port: PortId) -> Reminder {
-        remind(signal, self.guest(Some(port)).as_ref())
+    pub(crate) fn remind(&self, signal: UnansweredSignal, port: PortId) -> (Reminder, Judged) {
+        let guest = self.guest(Some(port));
+        let judged = Judged { guest, inputs: DecisionInputs::SecondSignal(signal) };
+        (remind(signal, guest.as_ref()), judged)
     }
 
     /// Whether signals to running guests may be delayed.
@@ -147,26 +151,37 @@ impl Scheduling {
     }
 
     /// Decides when to signal the guest of `port`.
-    pub(crate) fn notify(&self, pending: &Notification, port: PortId, now: u64) -> Notify {
-        if self.notifies() { notify(pending, self.guest(Some(port)).as_ref(), now) } else { Notify::Now }
+    pub(crate) fn notify(&self, pending: &Notification, port: PortId, now: u64) -> (Notify, Judged) {
+        if !self.notifies() {
+            return (Notify::Now, Judged::default());
+        }
+        let guest = self.guest(Some(port));
+        let judged = Judged { guest, inputs: DecisionInputs::Notify(*pending) };
+        (notify(pending, guest.as_ref(), now), judged)
     }
 
     /// Counts a signal of `worker` to the guest of `port` that is delayed, or omitted since one is delayed already. The
     /// first one asks for an event when the guest goes to sleep.
-    pub(crate) fn note_delay(&mut self, port: PortId, worker: usize, is_joined: bool, now: u64) {
+    pub(crate) fn note_delay(
+        &mut self,
+        (port, worker): (PortId, usize),
+        is_joined: bool,
+        judged: Judged,
+        now: u64,
+    ) {
         if is_joined {
             self.counters.signals_joined += 1;
         } else {
             self.counters.signals_delayed += 1;
             self.view.iter().for_each(|view| view.wake_when_asleep(port, worker));
         }
-        self.trace.enter(now, PolicyDecision::SignalDelayed, Some(port), None);
+        self.trace.enter(now, PolicyDecision::SignalDelayed, Some(port), judged);
     }
 
     /// Counts a delayed signal that was not sent, since the guest of `port` has taken the packets.
-    pub(crate) fn note_drained(&mut self, port: PortId, now: u64) {
+    pub(crate) fn note_drained(&mut self, port: PortId, judged: Judged, now: u64) {
         self.counters.signals_drained += 1;
-        self.trace.enter(now, PolicyDecision::SignalDrained, Some(port), None);
+        self.trace.enter(now, PolicyDecision::SignalDrained, Some(port), judged);
     }
 
     /// Whether senders that run may have a timer instead of kicks.
@@ -176,21 +191,31 @@ impl Scheduling {
     }
 
     /// Decides about a quiet transmit ring of the guest of `port`, whose home is `worker`.
-    pub(crate) fn transmit(&self, ring: TransmitRing, port: PortId, worker: usize, now: u64) -> Transmit {
-        let Some(view) = self.view.as_ref().filter(|_| self.times_transmits()) else { return Transmit::Arm };
+    pub(crate) fn transmit(
+        &self,
+        ring: TransmitRing,
+        port: PortId,
+        worker: usize,
+        now: u64,
+    ) -> (Transmit, Judged) {
+        let Some(view) = self.view.as_ref().filter(|_| self.times_transmits()) else {
+            return (Transmit::Arm, Judged::default());
+        };
         // Before the state is read: a thread that goes to sleep in between makes an event.
         view.wake_when_asleep(port, worker);
-        transmit(ring, view.timed_guest(port, own_cpu()).as_ref(), now)
+        let guest = view.timed_guest(port, own_cpu());
+        let judged = Judged { guest, inputs: DecisionInputs::TransmitTimer(ring) };
+        (transmit(ring, guest.as_ref(), now), judged)
     }
 
     /// Counts a ring of `port` that got a timer.
-    pub(crate) fn note_timed(&mut self, now: u64, port: PortId) {
+    pub(crate) fn note_timed(&mut self, now: u64, port: PortId, judged: Judged) {
         self.counters.transmits_timed += 1;
-        self.trace.enter(now, PolicyDecision::Timed, Some(port), None);
+        self.trace.enter(now, PolicyDecision::Timed, Some(port), judged);
     }
 
     /// Counts a visit to a timed ring of `port`.
-    pub(crate) fn note_timed_visit(&mut self, now: u64, port: PortId, has_packets: bool) {
+    pub(crate) fn note_timed_visit(&mut self, now: u64, port: PortId, judged: Judged, has_packets: bool) {
         let decision = if has_packets {
             self.counters.kicks_spared += 1;
             PolicyDecision::TimedPackets
@@ -198,7 +223,7 @@ impl Scheduling {
             self.counters.timed_in_vain += 1;
             PolicyDecision::TimedInVain
         };
-        self.trace.enter(now, decision, Some(port), None);
+        self.trace.enter(now, decision, Some(port), judged);
     }
 
     /// The view, if large frames may be shared with helpers.
@@ -251,18 +276,16 @@ impl Scheduling {
     }
 
     /// Counts a second signal to the guest of `port`, which slept.
-    pub(crate) fn note_reminder(&mut self, now: u64, port: PortId) {
+    pub(crate) fn note_reminder(&mut self, now: u64, port: PortId, judged: Judged) {
         self.counters.second_signals += 1;
         self.reminded_ns = Some(now);
-        let guest = self.guest(Some(port));
-        self.trace.enter(now, PolicyDecision::SecondSignal, Some(port), guest);
+        self.trace.enter(now, PolicyDecision::SecondSignal, Some(port), judged);
     }
 
     /// Counts a second signal that was not sent, since the guest of `port` is awake.
-    pub(crate) fn note_spared(&mut self, now: u64, port: PortId) {
+    pub(crate) fn note_spared(&mut self, now: u64, port: PortId, judged: Judged) {
         self.counters.second_signals_spared += 1;
-        let guest = self.guest(Some(port));
-        self.trace.enter(now, PolicyDecision::NoSecondSignal, Some(port), guest);
+        self.trace.enter(now, PolicyDecision::NoSecondSignal, Some(port), judged);
     }
 
     /// Notes the time of the last packets.
@@ -281,10 +304,12 @@ impl Scheduling {
     pub(crate) fn idle_step(&mut self, round: &LookRound, debtor: Option<PortId>, now: u64) -> IdleStep {
         let guest = self.guest(debtor);
         let known = guest.as_ref().filter(|guest| guest.is_known());
+        let judged =
+            Judged { guest: known.copied(), inputs: DecisionInputs::Look(*round, self.last_offer(now)) };
         let step = match (look(round, known), known) {
             (Look::Yield, _) if self.offer_is_due(Some(&WANTED), now) => {
                 self.counters.look_yields += 1;
-                self.trace.enter(now, PolicyDecision::LookYield, debtor, known.copied());
+                self.trace.enter(now, PolicyDecision::LookYield, debtor, judged);
                 return IdleStep::Offer;
             }
             (Look::Poll | Look::Yield, _) => IdleStep::Arm(round.max_ns),
@@ -305,7 +330,7 @@ impl Scheduling {
                 PolicyDecision::LookPoll
             }
         };
-        self.trace.enter(now, decision, debtor, known.copied());
+        self.trace.enter(now, decision, debtor, judged);
         step
     }
 
@@ -322,7 +347,8 @@ impl Scheduling {
         }
         if self.offer_is_due(own.as_ref(), now) {
             self.counters.offers += 1;
-            self.trace.enter(now, PolicyDecision::Offer, None, None);
+            let inputs = DecisionInputs::Yield(own.map(|cpu| cpu.waiting), self.last_offer(now));
+            self.trace.enter(now, PolicyDecision::Offer, None, Judged { guest: None, inputs });
             return Occupancy::Offer;
         }
         self.counters.offers_spared += u64::from(is_probe_due);
@@ -330,8 +356,11 @@ impl Scheduling {
     }
 
     fn offer_is_due(&self, own: Option<&CpuState>, now: u64) -> bool {
-        let last = self.last.map(|(at, was_taken)| LastOffer { age_ns: now.saturating_sub(at), was_taken });
-        occupy(own, last) == Occupancy::Offer
+        occupy(own, self.last_offer(now)) == Occupancy::Offer
+    }
+
+    fn last_offer(&self, now: u64) -> Option<LastOffer> {
+        self.last.map(|(at, was_taken)| LastOffer { age_ns: now.saturating_sub(at), was_taken })
     }
 
     /// Offers the CPU; returns whether another thread took it.
@@ -430,17 +459,18 @@ mod tests {
         assert!(scheduling.reminds(), "where there is a view");
         let signal = UnansweredSignal { age_ns: 30_000 };
         *view.guest.lock().unwrap() = GuestView { running: 1, ..GuestView::default() };
-        assert_eq!(scheduling.remind(signal, PORT), Reminder::Watch);
+        assert_eq!(scheduling.remind(signal, PORT).0, Reminder::Watch);
         assert!(
             scheduling.is_guess_due(100) && !scheduling.is_guess_due(100) && scheduling.is_guess_due(200)
         );
         *view.guest.lock().unwrap() = GuestView { blocked: 1, ..GuestView::default() };
-        assert_eq!(scheduling.remind(signal, PORT), Reminder::Signal);
+        let (reminder, judged) = scheduling.remind(signal, PORT);
+        assert_eq!(reminder, Reminder::Signal);
         for (sent_ns, worked_ns) in [(1000, 900), (1000, 1000 + ANSWER_NS - 1), (2_000_000, 3_000_000)] {
-            scheduling.note_reminder(sent_ns, PORT);
+            scheduling.note_reminder(sent_ns, PORT, judged);
             scheduling.note_answer(worked_ns);
         }
-        scheduling.note_spared(4_000_000, PORT);
+        scheduling.note_spared(4_000_000, PORT, judged);
         let counters = scheduling.counters;
         let counts =
             (counters.second_signals, counters.second_signals_answered, counters.second_signals_spared);
@@ -448,6 +478,7 @@ mod tests {
         let decisions: Vec<_> =
             scheduling.traced().iter().map(|entry| (entry.decision, entry.times)).collect();
         assert_eq!(decisions, [(PolicyDecision::SecondSignal, 3), (PolicyDecision::NoSecondSignal, 1)]);
+        assert_eq!(scheduling.traced()[0].judged, judged, "the state by which it was decided");
     }
 
     #[test]

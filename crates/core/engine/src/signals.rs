@@ -12,6 +12,7 @@ use lasthop_sched::bounds::REACTION_NS;
 use lasthop_sched::{Notification, Notify};
 
 use crate::clock::now_ns;
+use crate::decision_trace::Judged;
 use crate::delayed_signals::{DelayedSignal, DelayedSignals};
 use crate::offences::Offence;
 use crate::ring_fds::{Blocked, RingFdMap, calls};
@@ -212,12 +213,13 @@ impl<W: PoolMember> SignalSender<W> {
         }
         let held = self.delayed.find(port, index);
         let signal = held.unwrap_or(DelayedSignal { port, index, first_ns: now });
-        if is_now((fabric, fds), scheduling, &self.delayed, &signal, now) {
+        let (is_now, judged) = judge((fabric, fds), scheduling, &self.delayed, &signal, now);
+        if is_now {
             self.delayed.forget(port, index);
             self.delayed.note(port, index, now);
             return false;
         }
-        scheduling.note_delay(port, self.worker, held.is_some(), now);
+        scheduling.note_delay((port, self.worker), held.is_some(), judged, now);
         self.delayed.delay(signal);
         true
     }
@@ -238,15 +240,18 @@ impl<W: PoolMember> SignalSender<W> {
         let mut clock_ns = now_ns(self.started);
         let mut delayed = std::mem::take(&mut self.delayed);
         let held = delayed.len();
-        while let Some(signal) =
-            delayed.take_if(|delayed, signal| is_now((&*fabric, fds), scheduling, delayed, signal, now))
-        {
+        let mut judged = Judged::default();
+        while let Some(signal) = delayed.take_if(|delayed, signal| {
+            let is_now;
+            (is_now, judged) = judge((&*fabric, fds), scheduling, delayed, signal, now);
+            is_now
+        }) {
             let ring = RingId { port: signal.port, queue: signal.index / 2 };
             if fabric.wants_delayed_signal(ring) {
                 delayed.note(signal.port, signal.index, clock_ns);
                 self.signal_ring(fabric, fds, (signal.port, signal.index), &mut clock_ns);
             } else {
-                scheduling.note_drained(signal.port, now);
+                scheduling.note_drained(signal.port, judged, now);
             }
         }
         let is_any_due = delayed.len() < held;
@@ -292,14 +297,14 @@ impl<W: PoolMember> SignalSender<W> {
     }
 }
 
-/// Whether a signal that the ring requested is due at `now`.
-fn is_now(
+/// Whether a signal that the ring requested is due at `now`, and the state that decided so.
+fn judge(
     (fabric, fds): (&Fabric, &RingFdMap),
     scheduling: &Scheduling,
     delayed: &DelayedSignals,
     signal: &DelayedSignal,
     now: u64,
-) -> bool {
+) -> (bool, Judged) {
     let ring = RingId { port: signal.port, queue: signal.index / 2 };
     let pending = Notification {
         is_wanted: true,
@@ -309,5 +314,6 @@ fn is_now(
         has_progressed: fds.get(&(signal.port, signal.index)).is_some_and(|fds| fds.signals.has_event_index),
         is_full: fabric.waiting_rings().contains(&ring),
     };
-    scheduling.notify(&pending, signal.port, now) == Notify::Now
+    let (notified, judged) = scheduling.notify(&pending, signal.port, now);
+    (notified == Notify::Now, judged)
 }

@@ -14,9 +14,10 @@ impl Worker {
             return false;
         }
         let visits = TransmitRing { visited_ns: now, worked_ns: active.worked_ns };
-        match self.scheduling.transmit(visits, ring.port, self.number(), now) {
+        let (decision, judged) = self.scheduling.transmit(visits, ring.port, self.number(), now);
+        match decision {
             Transmit::VisitBy(due_ns) => {
-                self.scheduling.note_timed(now, ring.port);
+                self.scheduling.note_timed(now, ring.port, judged);
                 self.timers.add(TimedRing { ring, visits, due_ns });
                 true
             }
@@ -34,16 +35,16 @@ impl Worker {
 
     fn visit_timed_ring(&mut self, mut timed: TimedRing, now: u64) {
         let (ring, worker) = (timed.ring, self.number());
-        let mut decision = self.scheduling.transmit(timed.visits, ring.port, worker, now);
+        let (mut decision, judged) = self.scheduling.transmit(timed.visits, ring.port, worker, now);
         if decision == Transmit::Visit {
             let is_posted = self.fabric.is_posted(ring);
-            self.scheduling.note_timed_visit(now, ring.port, is_posted);
+            self.scheduling.note_timed_visit(now, ring.port, judged, is_posted);
             if is_posted {
                 self.activate(ring, now);
                 return;
             }
             timed.visits.visited_ns = now;
-            decision = self.scheduling.transmit(timed.visits, ring.port, worker, now);
+            (decision, _) = self.scheduling.transmit(timed.visits, ring.port, worker, now);
         }
         match decision {
             Transmit::VisitBy(due_ns) => self.timers.add(TimedRing { due_ns, ..timed }),

@@ -34,6 +34,7 @@ mod sessions;
 mod succession;
 mod switches;
 mod sys;
+mod traced_inputs;
 
 use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use lasthop_engine::{CpuReturn, PolicyDecision, ReportedRow, SchedulerView, TracedDecision};
+use lasthop_engine::{PolicyDecision, ReportedRow, SchedulerView, TracedDecision};
 use lasthop_foreign::ForeignFd;
 use lasthop_module_api::PortId;
 use lasthop_sched::{CpuPlace, CpuState, GuestVcpus, GuestView, Policy, ThreadState, last_ran};
@@ -12,14 +12,13 @@ use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{EventQueue, ViewReader, WakeUps};
 
 use lasthop_api::placement::CpuPlaceNumbers;
-use lasthop_api::sched::{
-    CpuReturnLine, DecisionLine, GuestThreadCounts, PolicyModes, SchedTrace, SeenGuest,
-};
+use lasthop_api::sched::{DecisionLine, PolicyModes, SchedTrace, SeenGuest};
 use lasthop_api::sched_table::{SchedTable, TableRow, activity_word, rule_word, touch_word};
 use lasthop_runtime::clock;
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
+use super::traced_inputs::{cpu_return_line, inputs_line, repetitions_line, thread_counts};
 
 /// Most decisions use the states alone, without times.
 const NO_TIME: u64 = 0;
@@ -217,8 +216,10 @@ impl Datapath {
             policy: policy.name().to_owned(),
             decision: word.to_owned(),
             vnic: decision.port.map(|port| self.name_of(port)),
-            guest: decision.guest.as_ref().map(thread_counts),
+            guest: decision.judged.guest.map(|guest| thread_counts(guest, decision.judged.inputs)),
             cpu_return: decision.cpu_return.map(cpu_return_line),
+            inputs: inputs_line(decision.judged.inputs, decision.first_ns),
+            repetitions: repetitions_line(decision),
         }
     }
 }
@@ -238,19 +239,5 @@ fn decision_words(decision: PolicyDecision) -> (Policy, &'static str) {
         PolicyDecision::TimedPackets => (Policy::TransmitTimer, "packets"),
         PolicyDecision::TimedInVain => (Policy::TransmitTimer, "empty"),
         PolicyDecision::HelperLeft => (Policy::Offload, "given up"),
-    }
-}
-
-fn cpu_return_line(back: CpuReturn) -> CpuReturnLine {
-    let CpuReturn { frames, unseen_ns, leaving_ns } = back;
-    CpuReturnLine { frames, unseen_ns, leaving_ns }
-}
-
-fn thread_counts(guest: &GuestView) -> GuestThreadCounts {
-    GuestThreadCounts {
-        running: guest.running,
-        waiting_here: guest.waiting_here,
-        waiting_elsewhere: guest.waiting_elsewhere,
-        sleeping: guest.blocked,
     }
 }

@@ -423,6 +423,72 @@ pub struct DecisionLine {
     /// How soon a helper gave its CPU back; each time has a line of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_return: Option<CpuReturnLine>,
+    /// All else that the first decision used. Earlier switch processes do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<DecisionInputsLine>,
+    /// Sums over all repetitions, of look and notify. Earlier switch processes do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repetitions: Option<RepetitionsLine>,
+}
+
+/// The inputs of a decision beside the guest's threads. Ages are in ns, at the decision. Each policy has its own ones;
+/// an age that is left out is that of something that has not happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)] // another version has other ones
+pub struct DecisionInputsLine {
+    /// look: time without packets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_ns: Option<u64>,
+    /// look: the polling time that was learned.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub learned_ns: Option<u64>,
+    /// look: the longest polling time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ns: Option<u64>,
+    /// look: packets or buffers are posted that were not handled yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_posted: Option<bool>,
+    /// yield: threads that wait for the CPU; left out if the view does not show it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiting: Option<u32>,
+    /// look, yield: age of the last offer of the CPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offered_ago_ns: Option<u64>,
+    /// look, yield: whether another thread took it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub offer_taken: Option<bool>,
+    /// second-signal, notify: age of the ring's last signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub signalled_ago_ns: Option<u64>,
+    /// notify: age of the first packet of which the guest was not notified.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_ago_ns: Option<u64>,
+    /// notify: the guest has taken the packets of the last signal.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub has_progressed: Option<bool>,
+    /// notify: the ring has no buffers left.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_full: Option<bool>,
+    /// transmit-timer: age of the ring's last visit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visited_ago_ns: Option<u64>,
+    /// transmit-timer: age of the ring's last packet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worked_ago_ns: Option<u64>,
+}
+
+/// Sums over the repetitions of a decision.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)] // another version has other ones
+pub struct RepetitionsLine {
+    /// look: pauses between packets in which it was decided. notify: signals that were not joined to a delayed one.
+    pub starts: u64,
+    /// look: time without packets at the last decision.
+    pub idle_last_ns: u64,
+    /// look: the longest such time.
+    pub idle_max_ns: u64,
+    /// look: sum over the pauses of the time without packets at the last decision in each.
+    pub idle_sum_ns: u64,
 }
 
 /// How soon a helper gave its CPU back.
@@ -446,6 +512,15 @@ pub struct GuestThreadCounts {
     /// Waiting for another CPU.
     pub waiting_elsewhere: u16,
     pub sleeping: u16,
+    /// Not in the view.
+    #[serde(default)]
+    pub unseen: u16,
+    /// Time since the last of the sleeping threads went to sleep, in ns, where the decision used it (transmit-timer).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slept_ns: Option<u64>,
+    /// A vCPU that sleeps may look as if it ran. Earlier switch processes do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub may_halt_poll: Option<bool>,
 }
 
 impl SchedReport {

@@ -110,7 +110,7 @@ mod tests {
         assert_eq!((queue.unassigned(4), queue.job(third).frame_bytes), ((1, 400), 300));
         let mut seen = Vec::new();
         queue.complete(third, 7, |cpu| seen.push(cpu));
-        assert_eq!(seen, []);
+        assert!(seen.is_empty(), "{seen:?}");
         queue.give_back(second);
         let own: Vec<u64> = std::iter::from_fn(|| queue.take_own()).collect();
         assert_eq!(own, [0, 1]);

@@ -34,6 +34,7 @@ mod nic;
 mod options;
 mod placements;
 mod random;
+mod replay;
 mod scenario;
 mod schedules;
 mod sim;
@@ -67,5 +68,6 @@ fn start(options: &Options) -> Result<()> {
         Verb::Helpers(helpers) => helpers.execute(),
         Verb::Validate(validate) => validate.execute(),
         Verb::Schedules(schedules) => schedules.execute(),
+        Verb::Replay(replay) => replay.execute(),
     }
 }

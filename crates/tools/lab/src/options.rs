@@ -11,6 +11,7 @@ use crate::desk::usual_offload;
 use crate::figures::{self, FigureSettings};
 use crate::gains::{self, GainSettings};
 use crate::model::Model;
+use crate::replay::ReplayOptions;
 use crate::scenario::{LabWork, Scenario, WINDOW_BYTES};
 use crate::sim::{Architecture, Choices, HelpCounts, RunResult, StageTimes};
 use crate::{criteria, io, placements, schedules, validate};
@@ -42,6 +43,9 @@ pub(crate) enum Verb {
     Validate(ValidateOptions),
     /// Random schedules: none may reorder frames, or lose one without a reason
     Schedules(ScheduleOptions),
+    /// A trace of a real switch (lasthop sched trace --json) against the production decisions; status 1 if one cannot be
+    /// explained
+    Replay(ReplayOptions),
 }
 
 /// An architecture, as users write it.

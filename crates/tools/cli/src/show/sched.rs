@@ -326,6 +326,8 @@ mod tests {
             vnic: Some("vm1".to_owned()),
             guest: Some(GuestThreadCounts { running: 1, sleeping: 2, ..GuestThreadCounts::default() }),
             cpu_return: None,
+            inputs: None,
+            repetitions: None,
         };
         let offer = DecisionLine { decision: "offer".to_owned(), vnic: None, guest: None, ..line.clone() };
         let back = CpuReturnLine { frames: 1, unseen_ns: 9000, leaving_ns: 400 };
