@@ -7,7 +7,7 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 /// The most threads of one guest that are placed: those of its vCPUs that ran most. A guest with more busy vCPUs than that does
 /// not fit into one cache in any case.
 pub(crate) const GUEST_THREADS_MAX: usize = 16;
-/// The most threads of which a decision takes account: its time grows with their square.
+/// The most threads of which a decision takes account: its time grows with flows times threads.
 pub(crate) const THREADS_MAX: usize = 512;
 /// A thread that ran for less than this part of the period moves no packets worth a move.
 pub(crate) const USED_PART: u32 = 10;
