@@ -1,5 +1,6 @@
 //! Workers and the data movement table: updates by deliveries, and the report of all rows.
 
+use std::cell::LazyCell;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lasthop_fabric::RingId;
@@ -22,21 +23,31 @@ impl Worker {
         self.scheduling.note_delivery(&to);
     }
 
-    /// The rows of all guests in the view, with the present states of their vCPUs.
-    fn reported_rows(&self, view: &dyn SchedulerView, now_ns: u64) -> Vec<ReportedRow> {
-        let queues = |number: usize| {
-            let port = PortId(number as u16);
-            let open = if view.vcpus(port).count > 0 { self.fabric.open_queues(port) } else { 0 };
-            (0..QUEUE_PAIRS_MAX)
-                .filter(move |queue| open & 1 << queue != 0)
-                .map(move |queue| (RingId { port, queue }, open.count_ones() as usize))
-        };
-        let table = self.scheduling.movement.as_deref();
-        let all = (0..PORTS_MAX).flat_map(queues);
-        all.filter_map(|(ring, open)| reported(view, table, (ring, open), now_ns))
-            .take(REPORTED_ROWS_MAX)
-            .collect()
+    /// The open receive queues of the guests in the view, as bits.
+    fn seen_queues(&self, view: &dyn SchedulerView) -> Vec<(PortId, u64)> {
+        let ports = (0..PORTS_MAX).map(|number| PortId(number as u16));
+        let seen = ports.filter(|port| view.vcpus(*port).count > 0);
+        seen.map(|port| (port, self.fabric.open_queues(port))).collect()
     }
+}
+
+/// The rows of queues, with the present states of their vCPUs.
+fn reported_rows(
+    view: &dyn SchedulerView,
+    table: Option<&MovementTable>,
+    queues: &[(PortId, u64)],
+    now_ns: u64,
+) -> Vec<ReportedRow> {
+    let rows = |(port, open): &(PortId, u64)| {
+        let (port, open) = (*port, *open);
+        let last_ran = LazyCell::new(move || view.last_vcpu(port));
+        let is_open = (0..QUEUE_PAIRS_MAX).filter(move |queue| open & 1 << queue != 0);
+        is_open.filter_map(move |queue| {
+            let ring = RingId { port, queue };
+            reported(view, table, (ring, open.count_ones() as usize), &|| *last_ran, now_ns)
+        })
+    };
+    queues.iter().flat_map(rows).take(REPORTED_ROWS_MAX).collect()
 }
 
 /// The table of a switch, from view to view.
@@ -65,9 +76,13 @@ impl Engine {
     /// [`EngineError::NoAnswer`].
     pub fn movement_rows(&self) -> Result<(bool, Vec<ReportedRow>), EngineError> {
         let now_ns = self.now_ns();
-        self.pool.call(0, move |worker| match worker.scheduling.shared_view() {
-            Some(view) => (worker.scheduling.movement.is_some(), worker.reported_rows(&*view, now_ns)),
-            None => (false, Vec::new()),
-        })
+        // The worker tells only its state: the search for threads would keep packets waiting.
+        let seen = self.pool.call(0, |worker| {
+            let view = worker.scheduling.shared_view()?;
+            let queues = worker.seen_queues(&*view);
+            Some((view, worker.scheduling.movement.clone(), queues))
+        })?;
+        let Some((view, table, queues)) = seen else { return Ok((false, Vec::new())) };
+        Ok((table.is_some(), reported_rows(&*view, table.as_deref(), &queues, now_ns)))
     }
 }

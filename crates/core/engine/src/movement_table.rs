@@ -214,16 +214,17 @@ fn row_of(word: u64) -> QueueRow {
     QueueRow { activity, last_touch, cpu: (word & 1 << 4 != 0).then_some((word >> 5) as u16) }
 }
 
-/// The row of a queue of a guest with `open` receive queues. Without a table it has the state of its vCPU alone.
+/// The row of a queue of a guest with `open` receive queues. `last_ran` finds the guest's thread that ran last. Without a table it has the state of its vCPU alone.
 pub(crate) fn reported(
     view: &dyn SchedulerView,
     table: Option<&MovementTable>,
     (ring, open): (RingId, usize),
+    last_ran: &dyn Fn() -> Option<usize>,
     now_ns: u64,
 ) -> Option<ReportedRow> {
     let vcpus = view.vcpus(ring.port);
     let rule = VcpuRule::new(vcpus, open)?;
-    let vcpu = rule.vcpu(usize::from(ring.queue), vcpus, || view.last_vcpu(ring.port));
+    let vcpu = rule.vcpu(usize::from(ring.queue), vcpus, last_ran);
     let cell = table.and_then(|table| table.guest(ring.port)?.rows.get(usize::from(ring.queue)));
     let mut row = cell.map(RowWord::load).unwrap_or_default();
     let updated_ns = cell.map_or(0, |cell| cell.updated_ns.load(Ordering::Relaxed));
@@ -311,7 +312,8 @@ mod tests {
         assert_eq!(cpus(&table), [None, None], "no packets so far");
         table.deliver(&view, &delivery(0b11, 2, ROW_NS), |distance| landed.push(distance));
         assert_eq!(cpus(&table), [Some((2, 2)), Some((1, 6))]);
-        let reported = reported(&view, Some(&table), (ring(1), 2), 2 * ROW_NS).unwrap();
+        let reported =
+            reported(&view, Some(&table), (ring(1), 2), &|| view.last_vcpu(PORT), 2 * ROW_NS).unwrap();
         assert_eq!((reported.vcpu, reported.rule), (Some(1), VcpuRule::SameNumber));
         assert_eq!((reported.row.last_touch, reported.hint), (Some(LastTouch::Switch), vec![0, 1, 2, 3]));
         view.set(1, Activity::Running, 6);
@@ -371,7 +373,7 @@ mod tests {
         );
         view.threads.lock().unwrap().clear();
         table.deliver(&view, &delivery(1, 1, 4 * ROW_NS), |distance| landed.push(distance));
-        assert!(reported(&view, Some(&table), (ring(0), 1), 5 * ROW_NS).is_none());
+        assert!(reported(&view, Some(&table), (ring(0), 1), &|| view.last_vcpu(PORT), 5 * ROW_NS).is_none());
     }
 
     #[test]

@@ -9,7 +9,8 @@ pub(crate) const PERIOD: Duration = Duration::from_secs(1);
 pub(crate) const GUEST_THREADS_MAX: usize = 16;
 /// The most threads of which a decision takes account: its time grows with flows times threads.
 pub(crate) const THREADS_MAX: usize = 512;
-/// A thread that ran for less than this part of the period moves no packets worth a move.
-pub(crate) const USED_PART: u32 = 10;
+/// A thread that ran for less than this part of the period moves no packets worth a move. The kernel counts in ticks of 10 ms, so
+/// these are two.
+pub(crate) const USED_PART: u32 = 50;
 /// The largest file of an earlier supervisor that is read.
 pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 20;
