@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput};
-use lasthop_fabric::{Capabilities, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies};
+use lasthop_fabric::{Capabilities, Fabric, HelpShare, HelpStep, HelperFinder, LargeCopies, RingId};
 use lasthop_module_api::{Module, PortId};
 use lasthop_sync::CombiningLock;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -35,7 +35,7 @@ const RECEIVER: PortId = PortId(1);
 struct Awake;
 
 impl HelperFinder for Awake {
-    fn find(&mut self, _: PortId, copies: LargeCopies) -> Option<HelpShare> {
+    fn find(&mut self, _: RingId, copies: LargeCopies) -> Option<HelpShare> {
         Some(HelpShare { helper: 1, packets: copies.packets })
     }
 
