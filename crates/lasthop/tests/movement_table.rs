@@ -5,11 +5,9 @@ use std::thread::JoinHandle;
 
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, guest_with, send};
-use lasthop_rig::{Switch, eventually};
-use rustix::process::geteuid;
+use lasthop_rig::{Switch, eventually, may_see_scheduler};
 use serde_json::Value;
 
-const SKIPPED: &[u8] = b"skip movement-table: only root in the host's PID namespace has a view\n";
 /// Queue pairs of the receiver, and vCPUs.
 const QUEUES: u16 = 2;
 /// Threads of a guest that has as many as may be tracked.
@@ -59,15 +57,6 @@ fn obey(orders: &Receiver<bool>) {
     }
 }
 
-fn can_see() -> bool {
-    let namespace = std::fs::read_link("/proc/self/ns/pid").expect("a namespace");
-    let can = geteuid().is_root() && namespace.to_str() == Some("pid:[4026531836]");
-    if !can {
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), SKIPPED);
-    }
-    can
-}
-
 fn receiver(switch: &Switch) -> Guest {
     guest_with(switch, "two", GuestOptions { mac: TWO, queue_pairs: QUEUES, ..GuestOptions::default() })
 }
@@ -106,7 +95,7 @@ fn row_until(
 /// Threads of this process act as the vCPUs of both guests, so this is a single test.
 #[test]
 fn the_table_follows_a_guest_whose_queues_come_and_go() {
-    if !can_see() {
+    if !may_see_scheduler("movement-table") {
         return;
     }
     let mut vcpus: Vec<Vcpu> = (0..usize::from(QUEUES)).map(Vcpu::new).collect();

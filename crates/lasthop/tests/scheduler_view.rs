@@ -8,24 +8,12 @@ use std::time::{Duration, Instant};
 
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_rig::guests::{ONE, TWO, check_balance, frame, guest, guest_with, receive, send};
-use lasthop_rig::{Switch, eventually, lasthop, signal};
+use lasthop_rig::{Switch, eventually, lasthop, may_see_scheduler, signal};
 use lasthop_wire::Offload;
 use rustix::process::{Signal, geteuid};
 use serde_json::Value;
 
 const VNICS: [&str; 4] = ["--vnic", "one", "--vnic", "two"];
-/// Only root may load the programs, and only outside of containers.
-const SKIPPED: &[u8] = b"skip scheduler-view: only root in the host's PID namespace has a view\n";
-
-/// Whether a view can be opened here; otherwise only the test of the missing view runs.
-fn can_see() -> bool {
-    let namespace = std::fs::read_link("/proc/self/ns/pid").expect("a namespace");
-    let can = geteuid().is_root() && namespace.to_str() == Some("pid:[4026531836]");
-    if !can {
-        let _ = std::io::Write::write_all(&mut std::io::stderr(), SKIPPED);
-    }
-    can
-}
 
 fn start(words: &[&str]) -> Switch {
     Switch::start(&[&["--scheduler-view", "auto"], words].concat())
@@ -88,7 +76,7 @@ fn napping_vcpu() -> (JoinHandle<()>, Sender<()>) {
 /// all of them.
 #[test]
 fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
-    if !can_see() {
+    if !may_see_scheduler("scheduler-view") {
         return;
     }
     let (end, ended) = channel::<()>();
@@ -153,7 +141,7 @@ fn guests_are_seen_from_the_first_to_the_last_by_each_switch_process() {
 #[test]
 fn large_frames_ask_for_helpers_also_after_a_death() {
     const TRAIN: u32 = 8;
-    if !can_see() {
+    if !may_see_scheduler("scheduler-view") {
         return;
     }
     let switch = start(&[&["--helper-cpus", "0-1", "--offload", "bytes=2048,idle=cpu"], &VNICS[..]].concat());

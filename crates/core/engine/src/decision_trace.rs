@@ -137,6 +137,23 @@ pub struct TracedDecision {
     pub cpu_return: Option<CpuReturn>,
 }
 
+impl TracedDecision {
+    /// The first decision of an entry.
+    fn new(now_ns: u64, decision: PolicyDecision, port: Option<PortId>, judged: Judged) -> Self {
+        let repetitions = Repetitions::new(&judged.inputs, now_ns);
+        Self {
+            first_ns: now_ns,
+            last_ns: now_ns,
+            times: 1,
+            decision,
+            port,
+            judged,
+            repetitions,
+            cpu_return: None,
+        }
+    }
+}
+
 /// A worker's trace. Without a view it has no memory and stays empty.
 #[derive(Debug, Default)]
 pub(crate) struct DecisionTrace(VecDeque<TracedDecision>);
@@ -149,18 +166,8 @@ impl DecisionTrace {
 
     /// Adds that a helper gave its CPU back at `now_ns`.
     pub(crate) fn enter_return(&mut self, now_ns: u64, back: CpuReturn) {
-        let (first_ns, last_ns, decision) = (now_ns, now_ns, PolicyDecision::HelperLeft);
-        let cpu_return = Some(back);
-        self.push(TracedDecision {
-            first_ns,
-            last_ns,
-            times: 1,
-            decision,
-            port: None,
-            judged: Judged::default(),
-            repetitions: Repetitions::default(),
-            cpu_return,
-        });
+        let entry = TracedDecision::new(now_ns, PolicyDecision::HelperLeft, None, Judged::default());
+        self.push(TracedDecision { cpu_return: Some(back), ..entry });
     }
 
     /// Adds a decision; removes the oldest one if the trace is full.
@@ -176,16 +183,7 @@ impl DecisionTrace {
             (last.last_ns, last.times) = (now_ns, last.times + 1);
             return;
         }
-        self.push(TracedDecision {
-            first_ns: now_ns,
-            last_ns: now_ns,
-            times: 1,
-            decision,
-            port,
-            judged,
-            repetitions: Repetitions::new(&judged.inputs, now_ns),
-            cpu_return: None,
-        });
+        self.push(TracedDecision::new(now_ns, decision, port, judged));
     }
 
     fn push(&mut self, entry: TracedDecision) {

@@ -116,7 +116,7 @@ pub use load::Gathering;
 pub use movement_table::{REPORTED_ROWS_MAX, ReportedRow};
 pub use port::{PortConfig, PortState};
 pub use profile::{EngineProfile, RunningProfile};
-pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters};
+pub use saved_counters::{NAMES_BYTES, PORT_COUNTERS_BYTES, SavedCounters, worker_counts};
 pub use scheduler_view::SchedulerView;
 pub use scheduling::PolicyCounters;
 pub use stats::{EngineStats, PortStats, RingInspection, RingStats, WorkerStats};

@@ -63,15 +63,6 @@ impl SavedCounters {
         saved
     }
 
-    /// The counters of one worker, whose process may still count. `read` fills bytes from a place of the port's memory; false if it cannot.
-    #[must_use]
-    pub fn of_worker(worker: usize, mut read: impl FnMut(&mut [u8], u64) -> bool) -> Option<Self> {
-        let mut bytes = vec![0; NAMES_BYTES + PAGE_BYTES];
-        let (names, page) = bytes.split_at_mut(NAMES_BYTES);
-        let is_read = worker < WORKERS_MAX && read(names, 0) && read(page, page_of(worker) as u64);
-        is_read.then(|| Self::of_words(&bytes))
-    }
-
     /// Reads the words behind the names.
     pub(crate) fn of_words(bytes: &[u8]) -> Self {
         let (names, pages) = bytes.split_at_checked(NAMES_BYTES).unwrap_or_default();
@@ -107,6 +98,27 @@ impl SavedCounters {
     }
 }
 
+/// The present counts of these names for each of the first `workers` workers, whose process may still count. `read` fills bytes
+/// from a place of the port's memory; false if it cannot. Names that are missing, and workers that cannot be read, have 0.
+pub fn worker_counts<const N: usize>(
+    workers: usize,
+    names: [&str; N],
+    mut read: impl FnMut(&mut [u8], u64) -> bool,
+) -> Vec<[u64; N]> {
+    let (mut header, mut page) = (vec![0; NAMES_BYTES], vec![0; PAGE_BYTES]);
+    if !read(&mut header, 0) {
+        return vec![[0; N]; workers];
+    }
+    let header = String::from_utf8_lossy(&header);
+    let known = || header.trim_end_matches('\0').split(' ').take(PAGE_BYTES / 8);
+    let places = names.map(|name| known().position(|known| known == name));
+    let counts = |worker| {
+        let is_read = worker < WORKERS_MAX && read(&mut page, page_of(worker) as u64);
+        places.map(|place| place.filter(|_| is_read).map_or(0, |place| word(&page, place)))
+    };
+    (0..workers).map(counts).collect()
+}
+
 pub(crate) fn word(page: &[u8], index: usize) -> u64 {
     let word = page.get(8 * index..).and_then(<[u8]>::first_chunk);
     word.map_or(0, |word| u64::from_ne_bytes(*word))
@@ -117,6 +129,19 @@ mod tests {
     use lasthop_module_api::DropReason;
 
     use super::*;
+
+    #[test]
+    fn counts_of_workers_are_found_by_the_names_in_memory() {
+        let memory = foreign("signals later_counter rx_packets", &[7, 8, 9]);
+        let read = |bytes: &mut [u8], at: u64| {
+            let from = memory.get(at as usize..at as usize + bytes.len());
+            from.map(|from| bytes.copy_from_slice(from)).is_some()
+        };
+        let counts = worker_counts(WORKERS_MAX + 1, ["rx_packets", "tx_packets", "signals"], read);
+        assert_eq!((counts[0], counts.len()), ([9, 0, 7], WORKERS_MAX + 1), "one is missing");
+        assert!(counts[1..].iter().all(|counts| *counts == [0; 3]));
+        assert_eq!(worker_counts(2, ["signals"], |_, _| false), [[0], [0]]);
+    }
 
     /// The memory of a program whose counters are `names`, written by one worker.
     fn foreign(names: &str, words: &[u64]) -> Vec<u8> {

@@ -16,6 +16,20 @@ pub struct CpuPlace {
     pub node: u16,
 }
 
+impl CpuPlace {
+    /// From the numbers of group, last-level cache and node, as messages have them.
+    #[must_use]
+    pub const fn of_numbers((group, llc, node): (u16, u16, u16)) -> Self {
+        Self { group, llc, node }
+    }
+
+    /// The numbers of group, last-level cache and node.
+    #[must_use]
+    pub const fn numbers(self) -> (u16, u16, u16) {
+        (self.group, self.llc, self.node)
+    }
+}
+
 /// How far apart two CPUs are, by the nearest thing that they share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CpuDistance {

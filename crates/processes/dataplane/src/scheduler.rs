@@ -79,8 +79,8 @@ impl SeenGuests {
             let tids = guest.tids.clone().into();
             guests[port.index()] = GuestSlots { slots, may_halt_poll, tids, is_ordered };
         }
-        let place = |&(group, llc, node): &CpuPlaceNumbers| CpuPlace { group, llc, node };
-        Ok(Self { view, sleepers, guests, places: places.iter().map(place).collect() })
+        let places = places.iter().copied().map(CpuPlace::of_numbers).collect();
+        Ok(Self { view, sleepers, guests, places })
     }
 
     fn guest_at(&self, port: PortId, own_cpu: u16, now_ns: u64) -> Option<GuestView> {

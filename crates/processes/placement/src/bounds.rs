@@ -12,5 +12,7 @@ pub(crate) const THREADS_MAX: usize = 512;
 /// A thread that ran for less than this part of the period moves no packets worth a move. The kernel counts in ticks of 10 ms, so
 /// these are two.
 pub(crate) const USED_PART: u32 = 50;
+/// The longest use of measured caches: a year.
+pub(crate) const LIFETIME_S_MAX: u64 = 366 * 86_400;
 /// The largest file of an earlier supervisor that is read.
 pub(crate) const RECORD_BYTES_MAX: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! The caches of all CPUs: measured, or as sysfs tells them.
 
-use std::io::Read;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
@@ -9,13 +9,11 @@ use lasthop_runtime::fault::Fault;
 use lasthop_sched::CpuPlace;
 use lasthop_sched_view::cpu_places;
 
-use crate::bounds::RECORD_BYTES_MAX;
+use crate::bounds::LIFETIME_S_MAX;
+use crate::files::{read_file, replace_file};
 
 /// The kernel's number of this boot: measurements of an earlier one say nothing.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
-
-/// The longest use of a measurement.
-const LIFETIME_S_MAX: u64 = 366 * 86_400;
 
 /// The caches, and where they are from.
 #[derive(Debug)]
@@ -64,12 +62,7 @@ impl Caches {
             let days = LIFETIME_S_MAX / 86_400;
             return Err(Fault::params(format!("expires_s is more than {days} days after measured_s")));
         }
-        let kept = (boot_id(), &measured);
-        let next = self.file.with_extension("next");
-        let written = serde_json::to_vec(&kept).map_err(std::io::Error::from);
-        let written = written
-            .and_then(|text| std::fs::write(&next, text))
-            .and_then(|()| std::fs::rename(&next, &self.file));
+        let written = replace_file(&self.file, &(boot_id(), &measured));
         written.map_err(|error| {
             let file = self.file.display();
             Fault::socket(format!("\"{file}\" cannot be written: {error}; free some room there (df, df -i)"))
@@ -84,19 +77,27 @@ impl Caches {
         let _ = std::fs::remove_file(&self.file);
     }
 
-    pub(crate) fn report(&self) -> CachesReport {
+    /// Whether all CPUs share one last-level cache, so that there is nothing to choose.
+    pub(crate) fn is_one(&self) -> bool {
+        let places = self.present().0;
+        places.iter().all(|place| place.llc == places[0].llc)
+    }
+
+    /// The places, and the measurement that they are from.
+    fn present(&self) -> (&[CpuPlace], Option<&MeasuredCaches>) {
         let measured = self.measured.as_ref().filter(|(measured, _)| !is_over(measured, SystemTime::now()));
-        let places = measured.map_or(&self.sysfs, |(_, places)| places);
-        let count = |number: fn(&CpuPlace) -> u16| {
-            let numbers: std::collections::BTreeSet<u16> = places.iter().map(number).collect();
-            numbers.len()
-        };
+        measured.map_or((&self.sysfs, None), |(measured, places)| (places, Some(measured)))
+    }
+
+    pub(crate) fn report(&self) -> CachesReport {
+        let (places, measured) = self.present();
+        let count = |number: fn(&CpuPlace) -> u16| places.iter().map(number).collect::<BTreeSet<u16>>().len();
         CachesReport {
             cpus: places.len(),
             groups: count(|place| place.group),
             llcs: count(|place| place.llc),
             nodes: count(|place| place.node),
-            measured: measured.map(|(measured, _)| measured.clone()),
+            measured: measured.cloned(),
         }
     }
 
@@ -109,16 +110,11 @@ impl Caches {
                 measured.places.len()
             )));
         }
-        Ok(measured
-            .places
-            .iter()
-            .map(|(group, llc, node)| CpuPlace { group: *group, llc: *llc, node: *node })
-            .collect())
+        Ok(measured.places.iter().copied().map(CpuPlace::of_numbers).collect())
     }
 
     fn read(&self) -> Option<MeasuredCaches> {
-        let mut text = String::new();
-        std::fs::File::open(&self.file).ok()?.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
+        let text = read_file(&self.file)?;
         let (boot, kept): (String, MeasuredCaches) = serde_json::from_str(&text).ok()?;
         (boot == boot_id()).then_some(kept)
     }

@@ -24,6 +24,7 @@
 mod bounds;
 mod caches;
 mod crowd;
+mod files;
 mod moved;
 mod watched_guest;
 
@@ -149,7 +150,7 @@ impl ThreadPlacement {
         }
         self.next = Some(now + PERIOD);
         self.caches.expire();
-        if self.caches.report().llcs < 2 {
+        if self.caches.is_one() {
             // Nothing to decide, but threads that were moved by earlier caches.
             self.moved.restore(|_| true);
             self.last = None;
@@ -202,7 +203,7 @@ impl ThreadPlacement {
         let unknown = self.crowd.unknown().filter(|_| self.mode != PlacementMode::Off);
         let unknown = unknown.and_then(|(port, why)| Some(format!("{}: {why}", name(port)?)));
         let one = "all CPUs share one last-level cache; lasthop sched calibrate measures whether they do";
-        let why = (self.mode != PlacementMode::Off && self.caches.report().llcs < 2).then(|| one.to_owned());
+        let why = (self.mode != PlacementMode::Off && self.caches.is_one()).then(|| one.to_owned());
         PlacementReport {
             mode: self.mode,
             batches: self.threshold,

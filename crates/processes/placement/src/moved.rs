@@ -1,7 +1,7 @@
 //! Threads that were given a part of their CPUs, and the way back.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use lasthop_api::cpus::CpuList;
@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 use serde::{Deserialize, Serialize};
 
-use crate::bounds::RECORD_BYTES_MAX;
 use crate::crowd::{FoundThread, ThreadRole};
+use crate::files::{read_file, replace_file};
 
 /// A thread with less than its own CPUs.
 #[derive(Clone, Debug)]
@@ -282,8 +282,7 @@ impl KeptCpus {
 
 /// The threads in a file; `None` if there is no such file.
 fn read_record(file: &Path) -> Option<Vec<KeptCpus>> {
-    let mut text = String::new();
-    std::fs::File::open(file).ok()?.take(RECORD_BYTES_MAX).read_to_string(&mut text).ok()?;
+    let text = read_file(file)?;
     let threads = serde_json::from_str(&text);
     if threads.is_err() {
         warn!(
@@ -302,9 +301,7 @@ fn write_record(file: &Path, threads: &[KeptCpus]) -> std::io::Result<()> {
             _ => Ok(()),
         };
     }
-    let next = file.with_extension("next");
-    std::fs::write(&next, serde_json::to_vec(threads)?)?;
-    std::fs::rename(next, file)
+    replace_file(file, &threads)
 }
 
 fn pid(tid: u32) -> Option<Pid> {

@@ -21,7 +21,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::SystemTime;
 
-use lasthop_engine::{PORT_COUNTERS_BYTES, SavedCounters, former_writes};
+use lasthop_engine::{PORT_COUNTERS_BYTES, SavedCounters, former_writes, worker_counts};
 use lasthop_fabric::{Drops, PortCounters, RX_DROPS, TX_DROPS};
 use lasthop_module_api::BATCH_PACKETS_MAX;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
@@ -84,14 +84,13 @@ impl LifetimeCounters {
     /// Batches of packets that each of the first `workers` workers of the present switch process passed to the guest or took from
     /// it: each signal counts, and 32 packets do. Those that cannot be read count as 0.
     pub fn batches(&self, workers: usize) -> Vec<u64> {
-        let batches = |worker| {
-            let of_worker = SavedCounters::of_worker(worker, |bytes, at| {
-                rustix::io::pread(&self.memory, &mut *bytes, at) == Ok(bytes.len())
-            });
-            let PortCounters { rx_packets, tx_packets, signals, .. } = of_worker.unwrap_or_default().counters;
-            signals.saturating_add(rx_packets.saturating_add(tx_packets) / PACKETS_PER_BATCH)
+        let counts = worker_counts(workers, ["rx_packets", "tx_packets", "signals"], |bytes, at| {
+            rustix::io::pread(&self.memory, &mut *bytes, at) == Ok(bytes.len())
+        });
+        let batches = |[received, sent, signals]: [u64; 3]| {
+            signals.saturating_add(received.saturating_add(sent) / PACKETS_PER_BATCH)
         };
-        (0..workers).map(batches).collect()
+        counts.into_iter().map(batches).collect()
     }
 
     /// A copy of the descriptor, for the switch.

@@ -246,7 +246,7 @@ impl Scheduler {
             return;
         }
         let is_open = matches!(self.view, Some(Ok(_)));
-        let places = places.iter().filter(|_| is_open).map(|place| (place.group, place.llc, place.node));
+        let places = places.iter().filter(|_| is_open).map(|place| place.numbers());
         let told = (self.seen(|number| ports.name_of(number)), places.collect());
         if self.told.as_ref() == Some(&told) {
             return;

@@ -47,10 +47,10 @@ pub(crate) fn table(model: &Model, works: &[LabWork], rounds: u64) -> Result<Str
                 gains.note(&model.places(), &places, rate(&first), &run(&places)?);
             }
         }
-        let median = random.median_rate();
+        let median = median(random.rates.clone());
         text += &format!(
             "| `{work}` | {median:.1} {} | {} | {} | {:.0} %, {:.0} %, {:.0} % |\n",
-            if is_echo(&random) { "k/s" } else { "Gbit/s" },
+            if random.has_transactions { "k/s" } else { "Gbit/s" },
             own.shown(),
             guests.shown(),
             random.near_percent(),
@@ -82,10 +82,6 @@ impl Gains {
         self.all += places.guests.len();
     }
 
-    fn median_rate(&self) -> f64 {
-        median(self.rates.clone())
-    }
-
     /// Median, least and greatest ratio to the random places of the same round.
     fn shown(&self) -> String {
         let least = self.ratios.iter().copied().fold(f64::INFINITY, f64::min);
@@ -96,10 +92,6 @@ impl Gains {
     fn near_percent(&self) -> f64 {
         100.0 * self.near as f64 / self.all.max(1) as f64
     }
-}
-
-fn is_echo(gains: &Gains) -> bool {
-    gains.has_transactions
 }
 
 /// Thousand transactions a second where there are some, else Gbit/s.

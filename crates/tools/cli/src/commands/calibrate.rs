@@ -96,7 +96,7 @@ fn measured_caches(pairs: &[CpuPair], lifetime: Duration) -> MeasuredCaches {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     MeasuredCaches {
         distances: words.into_iter().filter_map(|(wanted, word)| of(wanted, word)).collect(),
-        places: places.iter().map(|place| (place.group, place.llc, place.node)).collect(),
+        places: places.iter().map(|place| place.numbers()).collect(),
         measured_s: now.as_secs(),
         expires_s: now.saturating_add(lifetime).as_secs(),
     }
