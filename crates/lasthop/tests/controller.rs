@@ -83,6 +83,55 @@ fn guests_talk_by_flows_that_the_controller_installs() {
     check_balance(&switch);
 }
 
+/// Addresses of each guest in [`many_pairs_of_addresses_are_no_misses_and_outlive_both_processes`].
+const ADDRESSES: u8 = 12;
+
+fn address(guest: u8, number: u8) -> [u8; 6] {
+    [2, guest, 0, 0, 0, number]
+}
+
+#[test]
+fn many_pairs_of_addresses_are_no_misses_and_outlive_both_processes() {
+    let switch =
+        Switch::start(&[&FLOW[..], &["--pair-flows", "8", "--vnic", "one", "--vnic", "two"]].concat());
+    served(&switch, 2);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    // Each address is known once it has sent something.
+    for number in 0..ADDRESSES {
+        let hello = |from| frame([0xff; 6], address(from, number), 1, 60);
+        send(&mut one, &hello(1));
+        assert_eq!(receive(&mut two), hello(1));
+        send(&mut two, &hello(2));
+        assert_eq!(receive(&mut one), hello(2));
+    }
+    let mut number = 0;
+    let mut all_pairs = || {
+        for (from, to) in (0..ADDRESSES).flat_map(|from| (0..ADDRESSES).map(move |to| (from, to))) {
+            number += 1;
+            let there = frame(address(2, to), address(1, from), number, 60);
+            send(&mut one, &there);
+            assert_eq!(receive(&mut two), there);
+        }
+    };
+    let before = count(&switch, "misses_answered");
+    all_pairs();
+    let misses = count(&switch, "misses_answered") - before;
+    assert!(misses <= 2 * u64::from(ADDRESSES) + 8, "{misses} of 144 pairs were asked about");
+    // The next controller takes the flows over, and so does the next switch process.
+    let pid = controller_pid(&switch).expect("a controller process");
+    signal(pid, Signal::KILL);
+    eventually("the next one", || controller_pid(&switch).filter(|next| *next != pid));
+    served(&switch, 2);
+    all_pairs();
+    let misses = count(&switch, "misses_answered");
+    assert!(misses < 8, "{misses}: flows by address were taken over");
+    let pid = switch.switch_pid().expect("a switch process");
+    signal(pid, Signal::KILL);
+    eventually("the next one", || switch.switch_pid().filter(|next| *next != pid));
+    all_pairs();
+    check_balance(&switch);
+}
+
 #[test]
 fn known_flows_go_on_without_the_controller_and_the_next_one_takes_them_over() {
     let switch = start(&["one", "two", "three"]);

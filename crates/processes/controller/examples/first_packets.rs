@@ -36,7 +36,7 @@ fn packet(to: [u8; 6], from: [u8; 6]) -> Vec<u8> {
 /// A switch with two ports, and all addresses of both.
 fn rig() -> Rig {
     let mut rig = Rig::new(Controller::new(0x100));
-    rig.controller.set_switch(&SwitchConfig { name: SWITCH.to_owned(), addresses_max: 16_384 });
+    rig.controller.set_switch(&SwitchConfig::named(SWITCH));
     for (number, name) in [(1, "one"), (2, "two")] {
         let settings = PortSettings { name: name.to_owned(), ..PortSettings::default() };
         rig.tables.ports.insert(name.to_owned(), PortId(number));

@@ -12,6 +12,8 @@ pub const FLOWS_MAX: usize = 200_000;
 /// One part in this many of them may belong to packets from one port, so one guest cannot take all. If several ports
 /// take all, flows of the port with most are evicted for ports with less than half as many.
 pub const FLOWS_PORT_SHARE: usize = 4;
+/// Flows of packets from one port from which on others are made by address (`switch/address_flows.rs`).
+pub const PAIR_FLOWS_MAX: usize = lasthop_api::pair_flows::PAIR_FLOWS_DEFAULT as usize;
 /// Default for learned addresses of one switch.
 pub const ADDRESSES_MAX: usize = 16_384;
 /// One part in this many of them may be at one port, unless its settings say otherwise.

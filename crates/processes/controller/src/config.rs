@@ -2,7 +2,7 @@
 
 use lasthop_module_api::{Mac, Vid};
 
-use crate::bounds::ADDRESSES_MAX;
+use crate::bounds::{ADDRESSES_MAX, PAIR_FLOWS_MAX};
 
 /// A switch of module flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,13 +11,16 @@ pub struct SwitchConfig {
     pub name: String,
     /// Largest number of learned addresses.
     pub addresses_max: usize,
+    /// Flows of packets from one port from which on others are made by address, not by pair of addresses; `usize::MAX` for
+    /// never.
+    pub pair_flows_max: usize,
 }
 
 impl SwitchConfig {
-    /// A switch with the default number of addresses.
+    /// A switch with the default bounds.
     #[must_use]
     pub fn named(name: &str) -> Self {
-        Self { name: name.to_owned(), addresses_max: ADDRESSES_MAX }
+        Self { name: name.to_owned(), addresses_max: ADDRESSES_MAX, pair_flows_max: PAIR_FLOWS_MAX }
     }
 }
 

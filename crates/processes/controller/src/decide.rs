@@ -96,8 +96,9 @@ pub(crate) fn forward(view: View<'_>, frame: &Frame, vid: u16, mut looked: Looke
     };
     let gate = Gate::from_port(frame.port, from, vid);
     let passage = match (Stage::of(frame.recirc_id), gate) {
-        (Stage::Entry, None) => Passage::Passes(Vec::new(), None),
-        (Stage::Entry, Some(gate)) => gate.meet(frame, &mut looked),
+        (Stage::Entry | Stage::Admitted, None) => Passage::Passes(Vec::new(), None),
+        // After admission, if its sender has got rules meanwhile.
+        (Stage::Entry | Stage::Admitted, Some(gate)) => gate.meet(frame, &mut looked),
         (Stage::FromPort, Some(gate)) => gate.pass(frame, &mut looked),
         (Stage::ToPort(number), _) => return deliver(view, frame, (vid, number), looked),
         // Its sender had rules when it arrived.

@@ -21,6 +21,9 @@ use crate::acl::{AclVerdict, Attempt, AttemptBits, ConnectionTuple, PacketKind, 
 use crate::frame::{Frame, Looked};
 use crate::ports::Port;
 
+/// The recirculation id of [`Stage::Admitted`].
+const ADMITTED: u32 = 3;
+
 /// How far a packet has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
@@ -28,6 +31,8 @@ pub(crate) enum Stage {
     Entry,
     /// It was tracked in the zone of its sender.
     FromPort,
+    /// It may come from its port, which has no rules; its destination has not been looked up (`switch/address_flows.rs`).
+    Admitted,
     /// It was tracked in the zone of this receiving port.
     ToPort(u32),
 }
@@ -37,15 +42,17 @@ impl Stage {
     pub(crate) fn of(recirc_id: u32) -> Self {
         match recirc_id {
             0 => Self::Entry,
+            ADMITTED => Self::Admitted,
             id if id % 2 == 1 => Self::FromPort,
             id => Self::ToPort(id / 2 - 1),
         }
     }
 
-    fn recirc_id(self) -> u32 {
+    pub(crate) fn recirc_id(self) -> u32 {
         match self {
             Self::Entry => 0,
             Self::FromPort => 1,
+            Self::Admitted => ADMITTED,
             Self::ToPort(port) => 2 * (port + 1),
         }
     }

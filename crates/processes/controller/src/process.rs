@@ -437,7 +437,9 @@ impl Process {
 /// Passes changes of one switch to the controller.
 fn update(controller: &mut Controller, old: Option<&ControlledSwitch>, switch: &ControlledSwitch) {
     let name = switch.name.as_str();
-    controller.set_switch(&SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max });
+    let pair_flows_max = switch.pair_flows.0 as usize; // fits
+    let config = SwitchConfig { name: name.to_owned(), addresses_max: switch.addresses_max, pair_flows_max };
+    controller.set_switch(&config);
     // Rules first: no port is served without its rules.
     let old_acl = old.map(|old| old.acl.as_slice()).unwrap_or_default();
     if switch.acl != old_acl {

@@ -27,6 +27,7 @@ use crate::groups::Groups;
 use crate::leases::Leases;
 use crate::ports::Port;
 
+mod address_flows;
 mod dhcp_learning;
 mod forgetting;
 #[cfg(test)]
@@ -97,6 +98,8 @@ pub(crate) struct Switch {
     pub(crate) leases: Leases,
     flows: Flows,
     flows_max: usize,
+    /// Flows of one port from which on others are made by address.
+    pair_flows_max: usize,
     /// Flows of a switch process that has died.
     former: Vec<Flow>,
     changes: VecDeque<DatapathChange>,
@@ -131,6 +134,7 @@ impl Switch {
             leases: Leases::default(),
             flows: Flows::default(),
             flows_max: FLOWS_MAX,
+            pair_flows_max: config.pair_flows_max,
             former: Vec::new(),
             changes: VecDeque::new(),
             to_revalidate: Vec::new(),
@@ -293,7 +297,12 @@ impl Switch {
             self.learn(fdb_key, frame.port, now_ns);
         }
         let decision = self.decide(&frame, admitted, looked, now_ns);
-        self.install(&frame, vid_of(admitted), &decision, now_ns);
+        match admitted {
+            Ok(admitted) if self.goes_by_address(&frame, &decision) => {
+                self.install_by_address(&frame, admitted, looked, now_ns);
+            }
+            _ => self.install(&frame, vid_of(admitted), &decision, now_ns),
+        }
         if let Some((rule, port)) = decision.logged.as_ref().zip(self.ports.get(&frame.port)) {
             self.denials.note(rule, &port.settings.name, key, now_ns);
         }
@@ -318,6 +327,19 @@ impl Switch {
         };
         decision.is_watched = !decision.is_drop() && self.is_watched(frame, &mut decision.looked);
         decision
+    }
+
+    /// Decides as for the flow: by source alone, or by the whole packet.
+    fn decide_again(
+        &self,
+        flow: &Flow,
+        admitted: Result<Admitted, DropReason>,
+        looked: Looked,
+        now_ns: u64,
+    ) -> Decision {
+        let by_source = || self.decide_by_source(&flow.frame, looked).filter(|_| admitted.is_ok());
+        let by_source = if flow.is_by_source() { by_source() } else { None };
+        by_source.unwrap_or_else(|| self.decide(&flow.frame, admitted, looked, now_ns))
     }
 
     fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
@@ -460,7 +482,7 @@ impl Switch {
         self.counts.revalidated += 1;
         let mut looked = Looked::default();
         let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
-        let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+        let decision = self.decide_again(flow, admitted, looked, now_ns);
         let needs_learning = admitted.is_ok_and(|admitted| self.needs_learning(&admitted, flow.frame.port));
         let is_other = vid_of(admitted) != flow.vid || !decision.looked.is_within(&flow.looked);
         if needs_learning || is_other || decision.is_watched {
@@ -578,7 +600,7 @@ impl Switch {
             let is_idle = flow.used_ns.saturating_add(IDLE_NS) < now_ns;
             let mut looked = Looked::default();
             let admitted = admit(self.view(now_ns), &flow.frame, &mut looked);
-            let decision = self.decide(&flow.frame, admitted, looked, now_ns);
+            let decision = self.decide_again(&flow, admitted, looked, now_ns);
             let is_same = vid_of(admitted) == flow.vid && decision.looked.is_within(&flow.looked);
             if is_same && !is_idle && self.ports.contains_key(&flow.frame.port) {
                 let decision = Decision { looked: flow.looked, ..decision };

@@ -16,6 +16,7 @@ use log::{error, info, warn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use lasthop_api::orders::{Order, SwitchPort};
+use lasthop_api::pair_flows::PairFlows;
 use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
@@ -51,6 +52,7 @@ const FINISH_PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct ControllerProcess {
     pub(super) process: RestartingChild<ControllerOrder, ControllerReport>,
+    pair_flows: PairFlows,
     /// The configuration that it was last told.
     told: Option<Vec<ControlledSwitch>>,
     /// Start numbers of the connected processes.
@@ -78,6 +80,7 @@ impl ControllerProcess {
     pub(super) fn new(settings: &SwitchSettings, reaper: &Reaper) -> Self {
         Self {
             process: RestartingChild::new(ChildRole::controller(settings), reaper),
+            pair_flows: settings.pair_flows,
             told: None,
             connected: None,
             connections: 0,
@@ -220,7 +223,8 @@ impl ControllerProcess {
             };
             let is_about_own = |rule: &&AclRule| ports.iter().any(|port| protects(rule, port));
             let acl = switches.acl.iter().filter(is_about_own).cloned().collect();
-            ControlledSwitch { name: spec.name.clone(), addresses_max, ports, fdb, acl, leases: Vec::new() }
+            let (name, pair_flows, leases) = (spec.name.clone(), self.pair_flows, Vec::new());
+            ControlledSwitch { name, addresses_max, pair_flows, ports, fdb, acl, leases }
         };
         // A port that the switch process does not have yet has no datapath to request.
         let is_there = |spec: &&SwitchSpec| is_controlled(spec) && !switch.is_being_added(&spec.name);

@@ -8,6 +8,7 @@ use crate::facts::MoveFacts;
 use crate::fdb::{Flush, StaticEntry};
 use crate::leases::PortLeases;
 use crate::orders::SwitchPort;
+use crate::pair_flows::PairFlows;
 use crate::report::{FdbReport, SwitchInside};
 use crate::switches::SwitchName;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
@@ -21,6 +22,9 @@ pub struct ControlledSwitch {
     pub name: SwitchName,
     /// Largest number of addresses that it may learn.
     pub addresses_max: usize,
+    /// Flows of a port from which on others are made by address.
+    #[serde(default)]
+    pub pair_flows: PairFlows,
     /// Its ports, as far as the switch process has them.
     pub ports: Vec<SwitchPort>,
     pub fdb: Vec<StaticEntry>,

@@ -51,6 +51,7 @@ pub mod names;
 pub mod offload_bounds;
 mod options;
 pub mod orders;
+pub mod pair_flows;
 mod pairs;
 pub mod pcapng;
 pub mod placement;

@@ -73,6 +73,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "standby",
     "tunnel-gro",
     "huge-pages",
+    "pair-flows",
 ];
 
 /// The error about a key that is a setting of the whole program, not of a vnic or switch.

@@ -13,6 +13,7 @@ use crate::device_patterns::DevicePatterns;
 use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::offload_bounds::OffloadBounds;
+use crate::pair_flows::PairFlows;
 use crate::placement::{PlacementBatches, PlacementMode};
 use crate::sched::{SharesMode, ViewMode};
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
@@ -111,6 +112,11 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
+    /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses, so that
+    /// packets of new pairs are no misses; 200000 for never [default: 1024]
+    #[arg(long, value_name = "N")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pair_flows: Option<PairFlows>,
 }
 
 /// Whether a second switch process waits for the end of the first.
@@ -169,6 +175,7 @@ impl Settings {
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
             huge_pages: self.huge_pages.or(other.huge_pages),
+            pair_flows: self.pair_flows.or(other.pair_flows),
         }
     }
 }
@@ -200,6 +207,9 @@ pub struct SwitchSettings {
     pub helper_cpus: Option<CpuList>,
     #[arg(long)]
     pub offload: Option<OffloadBounds>,
+    /// For the controller process, which is told by orders.
+    #[arg(skip)]
+    pub pair_flows: PairFlows,
 }
 
 impl SwitchSettings {
@@ -229,6 +239,7 @@ impl SwitchSettings {
             standby: _,
             tunnel_gro: _,
             huge_pages,
+            pair_flows,
         } = asked;
         cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("cpus"))?;
         helper_cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("helper-cpus"))?;
@@ -247,6 +258,7 @@ impl SwitchSettings {
             huge_pages: huge_pages.unwrap_or_default(),
             helper_cpus,
             offload,
+            pair_flows: pair_flows.unwrap_or_default(),
         })
     }
 

@@ -68,6 +68,7 @@ use lasthop_api::fdb::{STATIC_ENTRIES_MAX, StaticEntry};
 use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::offload_bounds::OffloadBounds;
+use lasthop_api::pair_flows::PairFlows;
 use lasthop_api::placement::{PlacementBatches, PlacementMode};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::{SharesMode, ViewMode};
@@ -189,6 +190,8 @@ struct File {
     /// The kernel is asked for huge pages for the memory of many connections.
     #[schemars(extend("default" = HugePages::default()))]
     huge_pages: Option<HugePages>,
+    /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses.
+    pair_flows: Option<PairFlows>,
     /// Switches besides default, which always exists, [[switch]] each.
     #[serde(default)]
     #[schemars(with = "Vec<SwitchSpec>", length(max = SWITCHES_MAX - 1))]
@@ -271,6 +274,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
         huge_pages: file.huge_pages,
+        pair_flows: file.pair_flows,
     };
     let acl = checked_rules(text, file.acl)?;
     Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())

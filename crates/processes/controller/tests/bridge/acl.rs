@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use etherparse::PacketBuilder;
 use lasthop_api::acl::{AclAction, AclDirection, AclProtocol, AclRule};
-use lasthop_controller::{Controller, SwitchConfig};
+use lasthop_controller::Controller;
 use lasthop_module_api::{DropReason, PortGuard, PortId, PortPolicy, PortSettings, PortVlans, Vid};
 use proptest::prelude::*;
 
-use crate::support::{Rig, SWITCH, frame, mac};
+use crate::support::{Rig, SWITCH, config, frame, mac, pair_flows_max, set_pair_flows_max};
 
 /// A rule as in the configuration file, without a name.
 fn rule(text: &str) -> AclRule {
@@ -30,7 +30,7 @@ const NOTHING_IN: &str = r#""port":"p1","direction":"ingress","action":"deny""#;
 fn controller(ports: u16, acl: &[AclRule]) -> Controller {
     static NONCE: AtomicU32 = AtomicU32::new(0x8000_0000);
     let mut controller = Controller::new(NONCE.fetch_add(0x100, Ordering::Relaxed));
-    controller.set_switch(&SwitchConfig::named(SWITCH));
+    controller.set_switch(&config());
     for port in 1..=ports {
         controller.set_port(SWITCH, PortSettings { name: format!("p{port}"), ..PortSettings::default() });
     }
@@ -364,7 +364,8 @@ proptest! {
 
     /// Datagrams pass as the model says, after any rules before.
     #[test]
-    fn datagrams_pass_as_rules_say(steps in steps()) {
+    fn datagrams_pass_as_rules_say(steps in steps(), pair_flows_max in pair_flows_max()) {
+        set_pair_flows_max(pair_flows_max);
         let mut rig = rig(3, &[]);
         let mut model = Model::default();
         for step in steps {

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::PacketBuilder;
-use lasthop_controller::{Controller, SwitchConfig};
+use lasthop_controller::Controller;
 use lasthop_module_api::{DropReason, Mac, PortGuard, PortId, PortPolicy, PortSettings};
 use proptest::prelude::*;
 
-use crate::support::{Rig, SWITCH, frame, mac};
+use crate::support::{Rig, SWITCH, config, frame, mac, pair_flows_max, set_pair_flows_max};
 
 const OWN: [u8; 4] = [10, 0, 0, 1];
 const OTHER: [u8; 4] = [10, 0, 0, 2];
@@ -30,7 +30,7 @@ fn guard() -> PortGuard {
 
 fn controller(nonce: u32) -> Controller {
     let mut controller = Controller::new(nonce);
-    controller.set_switch(&SwitchConfig::named(SWITCH));
+    controller.set_switch(&config());
     for port in 1..=2_u8 {
         let guard = if port == 1 { guard() } else { PortGuard::default() };
         let policy = PortPolicy { mac: Some(Mac(mac(port))), guard, ..PortPolicy::default() };
@@ -148,7 +148,11 @@ proptest! {
     /// A packet's flow decides about another packet as the controller does about it alone, and the next controller
     /// takes over all flows.
     #[test]
-    fn flows_decide_as_the_controller_does(packets in prop::collection::vec((0_u8..6, 0_u8..4, 0_u16..3), 1..30)) {
+    fn flows_decide_as_the_controller_does(
+        packets in prop::collection::vec((0_u8..6, 0_u8..4, 0_u16..3), 1..30),
+        pair_flows_max in pair_flows_max(),
+    ) {
+        set_pair_flows_max(pair_flows_max);
         let packet = |(kind, last, port): (u8, u8, u16)| {
             let v4 = if last == 3 { [0; 4] } else { [10, 0, 0, last] };
             let v6 = Ipv6Addr::from(Ipv4Addr::from(v4).to_bits() as u128 | 0xfd00 << 112);

@@ -4,12 +4,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use etherparse::PacketBuilder;
 use lasthop_api::acl::AclRule;
+use lasthop_controller::Controller;
 use lasthop_controller::bounds::DHCP_REQUESTS_PER_PORT;
-use lasthop_controller::{Controller, SwitchConfig};
 use lasthop_module_api::{DropReason, Mac, PortGuard, PortId, PortPolicy, PortSettings};
 use proptest::prelude::*;
 
-use crate::support::{Copies, Rig, SECOND_NS, SWITCH, frame, mac};
+use crate::support::{
+    Copies, Rig, SECOND_NS, SWITCH, config, frame, mac, pair_flows_max, set_pair_flows_max,
+};
 
 /// A guest whose addresses are learned, the server, a guest with all guards, and another one whose addresses are learned.
 const GUEST: u16 = 1;
@@ -35,7 +37,7 @@ fn settings(port: u16) -> PortSettings {
 
 fn controller(nonce: u32) -> Controller {
     let mut controller = Controller::new(nonce);
-    controller.set_switch(&SwitchConfig::named(SWITCH));
+    controller.set_switch(&config());
     (1..=4).for_each(|port| controller.set_port(SWITCH, settings(port)));
     controller
 }
@@ -442,7 +444,9 @@ proptest! {
     #[test]
     fn the_guest_has_the_leases_of_a_model(
         steps in prop::collection::vec((0_u8..5, 0_u32..3, 50_u8..53, 1_u32..40), 1..40),
+        pair_flows_max in pair_flows_max(),
     ) {
+        set_pair_flows_max(pair_flows_max);
         let mut rig = rig();
         let mut open: Vec<u32> = Vec::new();
         let mut model = std::collections::BTreeMap::<[u8; 4], u64>::new();

@@ -1,11 +1,13 @@
 //! With any ports, addresses and frames, flows treat packets like the bridge.
 
-use lasthop_controller::{Controller, StaticAddress, SwitchConfig};
+use lasthop_controller::{Controller, StaticAddress};
 use lasthop_module_api::{Mac, Module, PortId, PortKind, PortPolicy, PortSettings, PortVlans, Vid};
 use lasthop_modules::{Bridge, BridgeSettings};
 use proptest::prelude::*;
 
-use crate::support::{Copies, Decided, Rig, SECOND_NS, SWITCH, decide, frame, mac};
+use crate::support::{
+    Copies, Decided, Rig, SECOND_NS, SWITCH, config, decide, frame, mac, pair_flows_max, set_pair_flows_max,
+};
 
 const PORTS: u16 = 5;
 const MACS: u8 = 8;
@@ -120,7 +122,7 @@ struct Pair {
 impl Pair {
     fn new(ports: Vec<PortSettings>) -> Self {
         let mut controller = Controller::new(0);
-        controller.set_switch(&SwitchConfig::named(SWITCH));
+        controller.set_switch(&config());
         // Far more than there are addresses; each step looks at all of them.
         let bridge = Bridge::new(&BridgeSettings { hash_key: [1, 2], ..BridgeSettings::with_entries(1024) });
         let mut pair = Self {
@@ -254,7 +256,9 @@ proptest! {
     fn flows_do_what_the_bridge_does(
         ports in prop::collection::vec(port(), usize::from(PORTS)),
         steps in prop::collection::vec(step(), 1..60),
+        pair_flows_max in pair_flows_max(),
     ) {
+        set_pair_flows_max(pair_flows_max);
         let mut pair = Pair::new(ports);
         for step in steps {
             pair.step(step);

@@ -7,7 +7,7 @@ use lasthop_dpif::datapath::{Datapath, DatapathId, FlowInstall, FlowName};
 use lasthop_flow::{Action, Ethernet, FlowKey, Match, Ufid};
 use lasthop_module_api::{DropReason, PortId, PortPolicy, PortSettings, PortVlans, StormLimits};
 
-use crate::support::{Rig, SECOND_NS, SWITCH, frame, mac};
+use crate::support::{Rig, SECOND_NS, SWITCH, config, frame, mac, set_pair_flows_max};
 
 const BROADCAST: [u8; 6] = [0xff; 6];
 
@@ -18,7 +18,7 @@ fn ip(destination: [u8; 6], source: [u8; 6]) -> Vec<u8> {
 fn controller(ports: u16) -> Controller {
     static NONCE: AtomicU32 = AtomicU32::new(0);
     let mut controller = Controller::new(NONCE.fetch_add(0x100, Ordering::Relaxed));
-    controller.set_switch(&SwitchConfig::named(SWITCH));
+    controller.set_switch(&config());
     for port in 1..=ports {
         controller.set_port(SWITCH, settings(port));
     }
@@ -491,4 +491,36 @@ fn the_next_switch_process_has_packets_of_all_ports_asked_about_or_of_none() {
     }
     rig.settle();
     assert!(rig.controller.is_settled());
+}
+
+#[test]
+fn many_pairs_of_addresses_need_a_flow_for_each_address() {
+    const SOURCES: u8 = 20;
+    const DESTINATIONS: u8 = 10;
+    let pair = |source: u8, destination: u8| ip(mac(100 + destination), mac(source));
+    // Sources have their flows from the floods already.
+    for (pair_flows_max, made) in [(usize::MAX, (200, 200)), (0, (10, 10)), (60, (68, 67))] {
+        set_pair_flows_max(pair_flows_max);
+        let mut rig = rig(3);
+        (0..SOURCES).for_each(|source| drop(rig.send(1, &ip(BROADCAST, mac(source)))));
+        (0..DESTINATIONS).for_each(|source| drop(rig.send(2, &ip(BROADCAST, mac(100 + source)))));
+        let before = (rig.flow_count(), rig.misses);
+        for (destination, source) in (0..DESTINATIONS).flat_map(|to| (0..SOURCES).map(move |from| (to, from)))
+        {
+            assert_eq!(to(&mut rig, 1, &pair(source, destination)), [2]);
+        }
+        assert_eq!((rig.flow_count() - before.0, rig.misses - before.1), made, "{pair_flows_max}");
+        let again = rig.misses;
+        for source in 0..SOURCES {
+            assert_eq!(to(&mut rig, 1, &pair(source, 9)), [2]);
+        }
+        assert_eq!(rig.misses, again);
+        // An address that moves takes all pairs with it.
+        rig.send(3, &ip(BROADCAST, mac(100)));
+        assert_eq!(to(&mut rig, 1, &pair(7, 0)), [3]);
+        assert_eq!(to(&mut rig, 1, &pair(8, 1)), [2]);
+        // A source that moves is seen where it is.
+        assert_eq!(to(&mut rig, 3, &pair(7, 1)), [2]);
+        assert_eq!(to(&mut rig, 2, &ip(mac(7), mac(101))), [3]);
+    }
 }

@@ -1,9 +1,10 @@
 //! A switch in one thread: flow module, control interface and controller, and the outgoing packets.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::ControlFlow;
 
-use lasthop_controller::{Controller, LINKS};
+use lasthop_controller::{Controller, LINKS, SwitchConfig};
 use lasthop_dpif::datapath::{
     Datapath, DatapathFlow, DatapathId, Execute, FlowInstall, FlowName, FlowView, Meter, MeterFeatures, Port,
     PortView, RemovalId,
@@ -16,9 +17,29 @@ use lasthop_flowtable::{self as flowtable, Execution, FlowModule, InstallError, 
 use lasthop_module_api::{Batch, DropReason, Hashes, Header, Module, PortId, Verdicts};
 use lasthop_modules::{Bridge, BridgeSettings};
 use lasthop_wire::{Metadata, Offload};
+use proptest::prelude::*;
 
 pub(crate) const SECOND_NS: u64 = 1_000_000_000;
 pub(crate) const SWITCH: &str = "default";
+
+thread_local! {
+    static PAIR_FLOWS_MAX: Cell<usize> = Cell::new(SwitchConfig::named(SWITCH).pair_flows_max);
+}
+
+/// The settings of this test's switch.
+pub(crate) fn config() -> SwitchConfig {
+    SwitchConfig { pair_flows_max: PAIR_FLOWS_MAX.get(), ..SwitchConfig::named(SWITCH) }
+}
+
+/// Has this test's switches make flows by address from this number of a port's flows on.
+pub(crate) fn set_pair_flows_max(flows: usize) {
+    PAIR_FLOWS_MAX.set(flows);
+}
+
+/// Flows by address always, soon, or never.
+pub(crate) fn pair_flows_max() -> impl Strategy<Value = usize> {
+    prop_oneof![Just(0), Just(2), Just(usize::MAX)]
+}
 
 /// The flow module behind the control interface, as in the switch process.
 pub(crate) struct Tables {
