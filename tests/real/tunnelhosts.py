@@ -1,10 +1,11 @@
 """Namespaces as hosts with a switch and a stock Open vSwitch each, and namespaces as their guests, for tests and measurements of tunnels."""
 
 import contextlib
+import subprocess
 
 from openvswitch import OpenVSwitch
 from ovslab import driven
-from realguests import Started, Switch, check, wait_until
+from realguests import Process, Started, Switch, check, wait_until
 from wires import Namespace, need_namespaces, wire
 
 # Of guests: room for the outer headers, those of IPv6 and eight bytes of options as well.
@@ -67,6 +68,11 @@ def counters(host, port="genev_sys_6081"):
     return host.switch.show_port(port)["counters"]
 
 
+def counted(host, reason, port="genev_sys_6081"):
+    """Packets that the tunnel port lost for this reason."""
+    return counters(host, port)["drops"].get(reason, 0)
+
+
 def add_guest(namespace, device, number):
     namespace.run(f"ip link set {device} mtu {MTU} up")
     namespace.run(f"ip addr add {GUESTS[number - 1]}/24 dev {device}")
@@ -74,7 +80,7 @@ def add_guest(namespace, device, number):
 
 @contextlib.contextmanager
 def routed(mtu):
-    """Two namespaces as hosts, with a router between them, whose wire to the second host has this MTU."""
+    """Two namespaces as hosts, and one as the router between them, whose wire to the second host has this MTU."""
     need_namespaces()
     with Namespace("host1") as one, Namespace("host2") as two, Namespace("router") as router:
         router.run("busybox sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1")
@@ -86,7 +92,7 @@ def routed(mtu):
                 router.run(f"ip addr add {gateway}/{length} dev to{number + 1} nodad")
                 host.run(f"ip addr add {(first, second)[number]}/{length} dev wire nodad")
                 host.run(f"ip -{version} route add default via {gateway}")
-        yield one, two
+        yield one, two, router
 
 
 @contextlib.contextmanager
@@ -100,3 +106,65 @@ def wired():
                 host.run(f"ip addr add {(first, second)[number]}/{length} dev wire nodad")
             host.run("ip link set wire up")
         yield one, two
+
+
+# Bytes that a connection carries: some hundred large frames.
+CARRIED_BYTES = 8 << 20
+# The receiving and the sending end: both print the digest of the bytes.
+RECEIVE = """
+import hashlib, socket
+link, seen = socket.create_server(("", 5001)).accept()[0], hashlib.sha256()
+while data := link.recv(1 << 20):
+    seen.update(data)
+print(seen.hexdigest())
+"""
+SEND = f"""
+import hashlib, os, socket, sys
+data = os.urandom({CARRIED_BYTES})
+with socket.create_connection((sys.argv[1], 5001)) as link:
+    link.sendall(data)
+print(hashlib.sha256(data).hexdigest())
+"""
+
+
+def carry(sender, receiver, directory, address=GUESTS[1]):
+    """Random bytes by TCP, from guest to guest; they have to arrive as they were."""
+    with Process(directory / "receiver.log", [*receiver.prefix, "python3", "-c", RECEIVE]) as server:
+        wait_until("the listener", lambda: ":5001" in receiver.run("ss -Hltn"))
+        words = [*sender.prefix, "python3", "-c", SEND, address]
+        sent = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout.strip()
+        wait_until("the end of the connection", lambda: not server.alive())
+        check(server.text().strip() == sent, f"other bytes came: {server.text()} for {sent}")
+
+
+# Of the outer path where it is narrow, in bytes. Guests' packets of 1400 bytes do not fit it.
+NARROW = 1400
+# Sends datagrams as long as the path to an address takes for all that is known, until the kernel has learnt no other MTU for a while.
+FIND_MTU = """
+import socket as s, sys, time
+version, there = int(sys.argv[1]), sys.argv[2]
+family, level, discover, mtu, headers = {4: (s.AF_INET, 0, 10, 14, 28), 6: (s.AF_INET6, 41, 23, 24, 48)}[version]
+out = s.socket(family, s.SOCK_DGRAM)
+out.setsockopt(level, discover, 2)
+out.connect((there, 9))
+known = lambda: out.getsockopt(level, mtu)
+first, last, same = known(), known(), 0
+for _ in range(200):
+    try:
+        out.send(bytes(last - headers))
+    except OSError:
+        pass
+    time.sleep(0.05)
+    same = same + 1 if known() == last else 0
+    last = known()
+    if last < first and same > 10:
+        break
+print(last)
+"""
+
+
+def learnt_mtu(guest, version, address=None):
+    """The MTU of the path to the second guest, or to another address, as the guest's kernel finds it."""
+    address = address or {4: GUESTS, 6: GUESTS_6}[version][1]
+    words = [*guest.prefix, "python3", "-c", FIND_MTU, str(version), address]
+    return int(subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=60).stdout)

@@ -347,7 +347,10 @@ impl Worker {
             Some(0) => self.fabric.mark(WorkStage::Kick),
             _ => self.fabric.mark_sleep(),
         }
-        self.handle_events(events, now_ns(self.started));
+        // Most polls of a busy worker find nothing, and need no time.
+        if !events.is_empty() {
+            self.handle_events(events, now_ns(self.started));
+        }
     }
 
     pub(crate) fn handle_events(&mut self, events: impl IntoIterator<Item = Event>, now: u64) {

@@ -24,7 +24,7 @@ use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 use lasthop_sched::{LookRound, Occupancy};
 
 use crate::EngineSettings;
-use crate::clock::now_ns;
+use crate::clock::{now_ns, reading_ns};
 use crate::events::Gate;
 use crate::load::Gathering;
 use crate::scheduling::IdleStep;
@@ -36,6 +36,31 @@ const POLL_NS: u64 = 20_000;
 /// Same for a worker whose thread has found no packets for this long: the answer to its packets may come from an armed
 /// ring.
 const IDLE_POLL_NS: u64 = 2_000;
+
+/// Where a reading of the clock is a system call, polls are this many times as far apart as a reading takes. So they leave most of
+/// the CPU to the packets.
+const READINGS_A_POLL: u64 = 8;
+
+/// How often a thread polls for kicks and tasks, in ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PollIntervals {
+    busy_ns: u64,
+    /// After it has found no packets for as long.
+    idle_ns: u64,
+}
+
+impl PollIntervals {
+    /// `reading_ns`: the time that a reading of the clock takes.
+    fn new(reading_ns: u64) -> Self {
+        let least_ns = reading_ns * READINGS_A_POLL;
+        Self { busy_ns: POLL_NS.max(least_ns), idle_ns: IDLE_POLL_NS.max(least_ns) }
+    }
+
+    /// By the time for which it has found no packets.
+    fn after(self, idle_ns: u64) -> u64 {
+        if idle_ns >= self.idle_ns { self.idle_ns } else { self.busy_ns }
+    }
+}
 
 /// A thread and the workers that it serves.
 pub(crate) struct WorkerThread {
@@ -56,6 +81,7 @@ pub(crate) struct WorkerThread {
     core_yield: CoreYield,
     /// The longest busy-poll, in ns.
     look_max_ns: u64,
+    polls: PollIntervals,
     /// The port that received the last packets; its guest is expected to answer.
     debtor: Option<PortId>,
 }
@@ -101,6 +127,7 @@ pub(crate) fn worker_threads(
         false => Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) },
     };
     let roles = std::iter::once(first).chain((1..).map(other));
+    let polls = PollIntervals::new(reading_ns());
     let worker_thread = |((worker, arrivals), role): ((Worker, _), _)| WorkerThread {
         number: worker.number(),
         gathering: settings.gathering,
@@ -116,6 +143,7 @@ pub(crate) fn worker_threads(
         worked_ns: 0,
         core_yield: CoreYield::default(),
         look_max_ns: u64::from(settings.hysteresis_us) * 1000,
+        polls,
         debtor: None,
     };
     Ok(workers.into_iter().zip(arrivals).zip(roles).map(worker_thread).collect())
@@ -263,7 +291,7 @@ impl WorkerThread {
             self.worked_ns = now;
             self.note_debtor();
         }
-        let poll_ns = if now - self.worked_ns >= IDLE_POLL_NS { IDLE_POLL_NS } else { POLL_NS };
+        let poll_ns = self.polls.after(now - self.worked_ns);
         let look_ns = self.adaptive_poll.ns();
         self.workers.iter_mut().for_each(|worker| worker.poll_events_if_due(now, poll_ns, look_ns));
         if !worked {
@@ -398,5 +426,19 @@ fn send_home(homes: &[Option<Sender<Worker>>], worker: Worker) {
     if let Some(home) = &homes[worker.number()] {
         // Its thread waits for it as long as the first one exists.
         let _ = home.send(worker);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn polls_are_further_apart_where_the_clock_is_a_system_call() {
+        let usual = PollIntervals::new(31);
+        assert_eq!(usual, PollIntervals::new(0), "by the vDSO");
+        assert_eq!([0, 1999, 2000].map(|idle_ns| usual.after(idle_ns)), [POLL_NS, POLL_NS, IDLE_POLL_NS]);
+        let slow = PollIntervals::new(15_000);
+        assert_eq!([0, 119_999, 120_000].map(|idle_ns| slow.after(idle_ns)), [120_000; 3]);
     }
 }

@@ -318,7 +318,11 @@ impl Queue for UdpQueue {
                         continue;
                     }
                     match error {
-                        Errno::MSGSIZE => self.lose_long(mtu, pair, counters)?,
+                        Errno::MSGSIZE => {
+                            // Without a word of the kernel's it is what IPsec adds that does not fit.
+                            let mtu = mtu.or_else(|| (!heard.has_foreign).then(|| self.encrypted_mtu()));
+                            self.lose_long(mtu, pair, counters)?
+                        }
                         error => self.lose(reason_of(error), failed, pair, counters),
                     }
                 }

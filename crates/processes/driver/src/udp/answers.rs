@@ -30,6 +30,9 @@ use crate::sys::Span;
 /// Bytes of the headers of IPv4 without options, and of UDP.
 const IPV4_BYTES: u32 = 20;
 const UDP_BYTES: u32 = 8;
+/// Bytes that IPsec adds to a datagram: ESP with AES in Galois/counter mode adds 34 to 37 (RFC 4303, RFC 4106). Where it is more, another
+/// answer follows.
+const ESP_BYTES: u32 = 40;
 /// The TTL of packets out of a tunnel, as if sent by the other host.
 const TTL: u8 = 64;
 /// Bytes of an Ethernet header, behind which no parser of a tunnel's header looks.
@@ -132,12 +135,24 @@ impl UdpQueue {
         Ok(self.arrivals.finish(pair, counters).and(lent)?)
     }
 
+    /// The MTU to tell of a path that takes the first waiting datagram, but not what IPsec makes of it. For IPv6 the kernel compares
+    /// datagrams with the path's own MTU, and refuses the encrypted one without an error in the queue.
+    pub(super) fn encrypted_mtu(&self) -> u32 {
+        let datagram_bytes = self.departures.outbox.datagram_bytes(self.departures.done) as u32; // at most a message's
+        (self.ip_bytes() + datagram_bytes).saturating_sub(ESP_BYTES)
+    }
+
     /// Bytes of the headers in front of a frame outside.
     fn outer_bytes(&self, frame: &Frame) -> u32 {
+        self.ip_bytes() + frame.head_bytes as u32
+    }
+
+    /// Bytes of the headers of IP and UDP that the kernel puts in front of the first waiting datagram.
+    fn ip_bytes(&self) -> u32 {
         let (remote, _) = self.departures.outbox.destination(self.departures.done);
         let ip = if is_mapped(remote) { IPV4_BYTES } else { IPV6_BYTES as u32 };
         let udp = if self.facts.kind.socket() == TunnelSocket::Udp { UDP_BYTES } else { 0 };
-        ip + udp + frame.head_bytes as u32
+        ip + udp
     }
 
     /// The header of a packet that the other host sends through the tunnel of the first waiting datagram. None if it is not known which address of

@@ -221,6 +221,11 @@ impl UdpOutbox {
         &self.heads[at]
     }
 
+    /// Bytes of an entered datagram, the tunnel's header included.
+    pub(super) fn datagram_bytes(&self, at: usize) -> usize {
+        self.entries[at].len
+    }
+
     /// Whether datagram `at` would be refused for its length where `other` was: it is no shorter, and takes the same path.
     pub(super) fn is_as_long(&self, at: usize, other: usize) -> bool {
         self.entries[at].len >= self.entries[other].len && self.is_alike(at, other)

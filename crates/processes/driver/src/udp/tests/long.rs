@@ -1,6 +1,7 @@
 //! Frames towards a tunnel that are too long for its path, and errors that other hosts cause.
 
 use std::net::{Ipv6Addr, UdpSocket};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 use lasthop_device::{DeviceDropReason, TunnelFacts, TunnelKind};
@@ -162,6 +163,22 @@ fn packets_that_fit_and_packets_without_df_get_no_answer() {
     tunnel.deliver(&OuterHeader { flags: to.flags & !flag::DONT_FRAGMENT, ..to }, &long(2, true));
     assert!(tunnel.pass().is_empty());
     assert_eq!((tunnel.counters.to_device.frames, tunnel.lost(DeviceDropReason::TooLong)), (2, 1));
+}
+
+#[test]
+fn a_refusal_that_says_no_mtu_is_answered_by_one_that_leaves_room_for_encryption() {
+    let (mut tunnel, there) = ends();
+    tunnel.hear_from(&there);
+    // As over IPv6 with IPsec: an error of the call, and none in the queue.
+    crate::sys::set_option(tunnel.queue.fd.as_fd(), libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0).expect("set");
+    let to = tunnel_to(port(&there));
+    for source in [2, 2] {
+        tunnel.deliver(&to, &long(source, true));
+    }
+    let answers = tunnel.pass();
+    let [(_, answer)] = &answers[..] else { panic!("{} answers", answers.len()) };
+    assert_eq!(answer.bytes[40..42], ((LONG_BYTES - 40) as u16).to_be_bytes());
+    assert_eq!((tunnel.counters.answers, tunnel.lost(DeviceDropReason::TooLong)), (1, 2));
 }
 
 #[test]
