@@ -329,19 +329,6 @@ impl Switch {
         decision
     }
 
-    /// Decides as for the flow: by source alone, or by the whole packet.
-    fn decide_again(
-        &self,
-        flow: &Flow,
-        admitted: Result<Admitted, DropReason>,
-        looked: Looked,
-        now_ns: u64,
-    ) -> Decision {
-        let by_source = || self.decide_by_source(&flow.frame, looked).filter(|_| admitted.is_ok());
-        let by_source = if flow.is_by_source() { by_source() } else { None };
-        by_source.unwrap_or_else(|| self.decide(&flow.frame, admitted, looked, now_ns))
-    }
-
     fn install(&mut self, frame: &Frame, vid: Option<u16>, decision: &Decision, now_ns: u64) {
         let Decision { actions, looked, is_watched, .. } = decision;
         if *is_watched || !looked.can_match(frame) {

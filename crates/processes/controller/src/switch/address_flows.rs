@@ -10,6 +10,7 @@
 //! few pairs have flows by pair. Ports with rules about connections recirculate packets for these, and keep such flows, too.
 
 use lasthop_flow::Action;
+use lasthop_module_api::DropReason;
 
 use super::{Switch, vid_of};
 use crate::decide::{Admitted, Decision, admit};
@@ -49,6 +50,19 @@ impl Switch {
         let is_watched = self.is_watched(frame, &mut looked);
         let decision = Decision { actions: to_destination(), looked, is_watched, ..Decision::default() };
         self.is_open(frame.port).then_some(decision)
+    }
+
+    /// Decides as for the flow: by source alone, or by the whole packet.
+    pub(super) fn decide_again(
+        &self,
+        flow: &Flow,
+        admitted: Result<Admitted, DropReason>,
+        looked: Looked,
+        now_ns: u64,
+    ) -> Decision {
+        let by_source = || self.decide_by_source(&flow.frame, looked).filter(|_| admitted.is_ok());
+        let by_source = if flow.is_by_source() { by_source() } else { None };
+        by_source.unwrap_or_else(|| self.decide(&flow.frame, admitted, looked, now_ns))
     }
 
     /// Installs both flows for an admitted packet.
