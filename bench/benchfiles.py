@@ -1,6 +1,23 @@
-"""The files in which the scripts of this directory leave their samples."""
+"""The files of the scripts of this directory: programs that they compile, and their samples."""
 
 import json
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+
+
+def program(name):
+    """Where a compiled program is."""
+    return ROOT / "target/bench" / name
+
+
+def compiled(source):
+    """A program of the given C source."""
+    path = program(pathlib.Path(source).stem)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["cc", "-O2", "-o", path, ROOT / source], check=True)
+    return path
 
 
 def write_samples(directory, name, keys, rows, whole):

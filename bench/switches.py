@@ -58,11 +58,12 @@ def tap(port):
 class Lasthop(Switch):
     name = "lasthop"
 
-    def __init__(self, places, directory, module="bridge", cpus=None, flags=(), guests=None):
+    def __init__(self, places, directory, module="bridge", cpus=None, flags=(), guests=None, uplink=""):
+        """`uplink`: further settings of each uplink, as `,KEY=VALUE`."""
         several = len(places.fars) > 1
         self.fars = len(places.fars)
         guests = guests_of(places, guests)
-        wires = [f"wire{number}" + ",transit=true" * several for number in range(len(places.fars))]
+        wires = [f"wire{number}{uplink}" + ",transit=true" * several for number in range(len(places.fars))]
         words = [*flags, *(word for wire in wires for word in ("--uplink", wire))]
         prefix = places.host.prefix
         if cpus:
