@@ -321,7 +321,6 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             features: 0,
             header_bytes: 12,
-            ring: None,
             xdp: None,
             tunnel: None,
         };

@@ -392,7 +392,7 @@ fn queue(
     pair: &VnicPair,
 ) -> Result<Box<dyn Queue>, DriverError> {
     Ok(match facts.backend {
-        Backend::AfPacket => Box::new(PacketQueue::new(facts, fd, pair)?),
+        Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
         Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
         Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
         Backend::Udp | Backend::Raw => {

@@ -43,23 +43,6 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
     checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len_bytes) }).map(drop)
 }
 
-/// Bytes that the kernel allocates together for a ring: it splits larger ones if it has none.
-const RING_BLOCK_BYTES: u32 = 1 << 16;
-
-/// Gives a packet socket a ring for received frames.
-///
-/// # Errors
-/// Errors of setsockopt(2): `NOMEM`, and `INVAL` for slots that do not fill blocks.
-pub(crate) fn set_ring(fd: BorrowedFd<'_>, slots: u32, slot_bytes: u32) -> Result<(), Errno> {
-    let request = libc::tpacket_req {
-        tp_block_size: RING_BLOCK_BYTES,
-        tp_block_nr: slots * slot_bytes / RING_BLOCK_BYTES,
-        tp_frame_size: slot_bytes,
-        tp_frame_nr: slots,
-    };
-    set_struct(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
-}
-
 /// Makes a packet socket ignore packets with `mark`.
 ///
 /// # Errors
