@@ -13,7 +13,6 @@
 //! | [`INNER_BYTES_MAX`] | 184 | bytes | of the headers of a frame that is cut: as many as the switch has of a packet with a tunnel; longer ones are `bad_gso` |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
 //! | [`RECEIVE_SLOT_BYTES`] | 65728 | bytes | the longest frame with its header and room for a tag; the longest coalesced datagrams (65535) with a tunnel's |
-//! | [`UNWATCHED_AFTER`] | 256 | frames | without a rest, after which a lane's device is not watched: two system calls, when it stops and when it rests, cost less than what that saves for so many |
 //! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; any beyond it are older than any timeout |
 //! | [`DATAGRAMS_MAX`] | 128 | datagrams | of one message with UDP_GRO: as many as a kernel sends as one (UDP_MAX_SEGMENTS); further ones are `truncated` |
 //! | [`TUNNEL_ENTRIES`] | 2048 | entries | of a tunnel's ring to the switch: of eight messages each datagram a frame in two pieces, or 40 large frames |
@@ -58,9 +57,6 @@ pub(crate) const SEND_PIECES_MAX: usize = 2 * SEND_DATAGRAMS_MAX + crate::sys::P
 const _: () = assert!(SEND_PIECES_MAX <= 1024);
 /// Bytes of the headers of a frame that is cut, Ethernet to TCP.
 pub(crate) const INNER_BYTES_MAX: usize = 184;
-
-/// Frames of a lane without a rest after which its device is not watched.
-pub(crate) const UNWATCHED_AFTER: usize = 256;
 
 /// Frames that waited at a device without a switch, and are dropped when there is one.
 pub(crate) const STALE_FRAMES_MAX: usize = 4096;

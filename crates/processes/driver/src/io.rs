@@ -171,7 +171,7 @@ impl Io {
                 Ok(Moved { to_device: 0, to_switch: 0 }) => {}
                 Ok(moved) => {
                     self.stats.batches += 1;
-                    lane.note(moved, now, &self.watch);
+                    lane.worked_ns = now;
                     worked = true;
                     enter(&mut self.adaptive_poll, *number, moved, now);
                 }
@@ -332,11 +332,10 @@ fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::net::{UnixDatagram, UnixStream};
+    use std::os::unix::net::UnixStream;
 
     use super::*;
     use crate::DevicePortId;
-    use crate::bounds::UNWATCHED_AFTER;
     use crate::event::reports;
     use crate::tests::{World, world};
 
@@ -349,52 +348,15 @@ mod tests {
         assert!(is_idle(999, 1000, 0) && !is_idle(999, 1000, 2) && is_idle(950, 1000, 50));
     }
 
-    /// A thread's state with one lane, and the far end of its device. The rest has to live as long.
-    fn one_lane() -> (Io, UnixDatagram, impl Sized) {
-        let World { pair, queue, wire, _vnic, .. } = world();
-        let (session, switch) = UnixStream::pair().unwrap();
-        let lane = Lane::new((DevicePortId(1), 0), pair, Box::new(queue), session.into(), LaneState::Open);
-        let (bell, (reporter, reports)) = (eventfd(0, EventfdFlags::NONBLOCK).unwrap(), reports().unwrap());
-        let mut io = Io::new(channel().1, &bell, &DriverSettings::default(), reporter).unwrap();
-        io.add(0, lane).unwrap();
-        (io, wire, (_vnic, switch, bell, reports))
-    }
-
-    /// Moves as many frames from the device to the switch, a few at a time.
-    fn move_frames(io: &mut Io, wire: &UnixDatagram, count: usize) {
-        for _ in 0..count {
-            wire.send(&[0; 100]).unwrap();
-            let now = io.now_ns();
-            assert!(io.round(now));
-        }
-    }
-
-    fn device_events(io: &Io) -> usize {
-        io.watch.wait(false).iter().filter(|source| matches!(source, Source::Device(_))).count()
-    }
-
-    #[test]
-    fn a_busy_lane_s_device_is_not_watched_until_the_lane_rests() {
-        let (mut io, wire, _kept) = one_lane();
-        move_frames(&mut io, &wire, UNWATCHED_AFTER - 1);
-        wire.send(&[0; 100]).unwrap();
-        assert_eq!(device_events(&io), 1);
-        let now = io.now_ns();
-        assert!(io.round(now));
-        wire.send(&[0; 100]).unwrap();
-        assert_eq!(device_events(&io), 0, "the next visit sees it");
-        let now = io.now_ns();
-        io.leave_idle(now + 1, 0);
-        assert!(!io.lanes[0].1.is_active);
-        assert_eq!(device_events(&io), 1, "it came before the device was watched again");
-        wire.send(&[0; 100]).unwrap();
-        assert_eq!(device_events(&io), 1);
-    }
-
     /// The frame comes after the visit and before the thread polls for events, in one turn.
     #[test]
     fn a_frame_that_comes_between_a_visit_and_the_poll_is_not_slept_over() {
-        let (mut io, wire, _kept) = one_lane();
+        let World { pair, queue, wire, _vnic, .. } = world();
+        let (session, _switch) = UnixStream::pair().unwrap();
+        let lane = Lane::new((DevicePortId(1), 0), pair, Box::new(queue), session.into(), LaneState::Open);
+        let (bell, (reporter, _reports)) = (eventfd(0, EventfdFlags::NONBLOCK).unwrap(), reports().unwrap());
+        let mut io = Io::new(channel().1, &bell, &DriverSettings::default(), reporter).unwrap();
+        io.add(0, lane).unwrap();
         let now = io.now_ns();
         assert!(!io.round(now), "nothing has come");
         wire.send(&[0; 100]).unwrap();

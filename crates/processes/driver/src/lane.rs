@@ -4,7 +4,6 @@ use std::os::fd::OwnedFd;
 
 use lasthop_frontend::VnicPair;
 
-use crate::bounds::UNWATCHED_AFTER;
 use crate::watch::{Interest, Source, Watch};
 use crate::{DevicePortId, Next, Queue, QueueError};
 use lasthop_device::{DeviceDropReason, DriverCounters};
@@ -46,8 +45,6 @@ pub(crate) struct Lane {
     sent: Next,
     /// The device events to wait for, if any.
     interest: Option<Interest>,
-    /// Frames that moved since it became active.
-    moved: usize,
 }
 
 impl Lane {
@@ -72,7 +69,6 @@ impl Lane {
             received: Next::Idle,
             sent: Next::Idle,
             interest: None,
-            moved: 0,
         }
     }
 
@@ -81,7 +77,12 @@ impl Lane {
         watch.listen(self.pair.rx.call_fd(), Source::Call(lane))?;
         watch.listen(self.pair.tx.call_fd(), Source::Call(lane))?;
         watch.listen_for_end(&self.session, Source::Session(lane))?;
-        self.watch_device(watch, lane, Interest { input: true, output: false })
+        if self.state == LaneState::Open {
+            let interest = Interest { input: true, output: false };
+            watch.listen_to_device(self.queue.fd(), lane, interest)?;
+            self.interest = Some(interest);
+        }
+        Ok(())
     }
 
     /// Unregisters its descriptors.
@@ -118,20 +119,9 @@ impl Lane {
         if self.state == LaneState::NoSwitch || self.is_active {
             return;
         }
-        (self.is_active, self.worked_ns, self.moved) = (true, now, 0);
+        (self.is_active, self.worked_ns) = (true, now);
         self.pair.rx.suppress_calls();
         self.pair.tx.suppress_calls();
-    }
-
-    /// Notes that frames moved. After many the device is not watched until the lane rests: each frame, sent or received,
-    /// would make the kernel look whether somebody sleeps, under a lock that the device's CPU and this one share.
-    #[inline]
-    pub(crate) fn note(&mut self, moved: Moved, now: u64, watch: &Watch) {
-        self.worked_ns = now;
-        self.moved += moved.to_device + moved.to_switch;
-        if self.moved >= UNWATCHED_AFTER {
-            self.forget_device(watch);
-        }
     }
 
     /// Moves a batch in each direction.
@@ -175,21 +165,12 @@ impl Lane {
             return Ok(false);
         }
         let wanted = Interest { input: self.received != Next::Blocked, output: self.sent == Next::Blocked };
-        self.watch_device(watch, lane, wanted)?;
+        if self.interest.is_some_and(|interest| interest != wanted) {
+            watch.change(self.queue.fd(), lane, wanted)?;
+            self.interest = Some(wanted);
+        }
         self.is_active = false;
         Ok(true)
-    }
-
-    /// Waits for these events of the device; an existing one is reported at once.
-    fn watch_device(&mut self, watch: &Watch, lane: u32, wanted: Interest) -> std::io::Result<()> {
-        match self.interest {
-            _ if self.state != LaneState::Open => return Ok(()),
-            Some(interest) if interest == wanted => {}
-            Some(_) => watch.change(self.queue.fd(), lane, wanted)?,
-            None => watch.listen_to_device(self.queue.fd(), lane, wanted)?,
-        }
-        self.interest = Some(wanted);
-        Ok(())
     }
 
     /// Its counters.
