@@ -295,7 +295,7 @@ impl Reports<'_> {
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnel_gro),
             huge_pages: Some(settings.huge_pages),
-            pair_flows: is_flow.then_some(settings.pair_flows),
+            pair_flows: Some(settings.pair_flows),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());
         let mut ports: Vec<PortSpec> =
