@@ -297,11 +297,10 @@ impl Switch {
             self.learn(fdb_key, frame.port, now_ns);
         }
         let decision = self.decide(&frame, admitted, looked, now_ns);
-        match admitted {
-            Ok(admitted) if self.goes_by_address(&frame, &decision) => {
-                self.install_by_address(&frame, admitted, looked, now_ns);
-            }
-            _ => self.install(&frame, vid_of(admitted), &decision, now_ns),
+        let goes_by_address = admitted.is_ok() && self.goes_by_address(&frame, &decision);
+        match goes_by_address.then(|| self.decide_by_source(&frame, looked)).flatten() {
+            Some(by_source) => self.install_by_address(&frame, vid_of(admitted), &by_source, now_ns),
+            None => self.install(&frame, vid_of(admitted), &decision, now_ns),
         }
         if let Some((rule, port)) = decision.logged.as_ref().zip(self.ports.get(&frame.port)) {
             self.denials.note(rule, &port.settings.name, key, now_ns);

@@ -1,5 +1,6 @@
 //! Options of vnics, ports and switches on the command line: `NAME[,KEY=VALUE]...`.
 
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use lasthop_module_api::StormLimits;
@@ -34,6 +35,17 @@ fn option(part: &str) -> Result<Setting<'_>, Fault> {
         Some((key, value)) if !value.is_empty() => Ok((key, value)),
         _ => Err(Fault::params(format!("\"{part}\" is not KEY=VALUE"))),
     }
+}
+
+/// A whole number in `range`, without a unit; text is none.
+pub(crate) fn whole_number(value: &serde_json::Value, range: RangeInclusive<u32>) -> Option<u32> {
+    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
+    number.filter(|number| range.contains(number))
+}
+
+/// The value of a setting that is a whole number, from the command line; null for other text.
+pub(crate) fn value_of_number(text: &str) -> serde_json::Value {
+    text.parse::<u64>().map_or(serde_json::Value::Null, Into::into)
 }
 
 /// Parses a key's value as a number.

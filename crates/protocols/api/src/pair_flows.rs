@@ -6,6 +6,8 @@ use lasthop_runtime::fault::Fault;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::options::{value_of_number, whole_number};
+
 /// The default: a usual guest has some dozens of flows, and a packet of flows by address is looked up twice.
 pub const PAIR_FLOWS_DEFAULT: u32 = 1024;
 /// As many flows as a switch may have, which no port reaches: flows are always by pair.
@@ -28,8 +30,7 @@ impl TryFrom<serde_json::Value> for PairFlows {
     type Error = Fault;
 
     fn try_from(value: serde_json::Value) -> Result<Self, Fault> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| *number <= NEVER).map(Self).ok_or_else(|| {
+        whole_number(&value, 0..=NEVER).map(Self).ok_or_else(|| {
             let range = format!("a whole number from 0 to {NEVER}");
             Fault::params(format!(
                 "pair-flows must be {range} (default: {PAIR_FLOWS_DEFAULT}; {NEVER}: always by pair)"
@@ -42,6 +43,6 @@ impl FromStr for PairFlows {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        text.parse::<u64>().map_or(serde_json::Value::Null, Into::into).try_into()
+        value_of_number(text).try_into()
     }
 }

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
+use crate::options::{value_of_number, whole_number};
+
 /// The caches and the memory of a CPU, as the numbers of its L2 group, its last-level cache and its node.
 pub type CpuPlaceNumbers = (u16, u16, u16);
 
@@ -69,8 +71,7 @@ impl TryFrom<serde_json::Value> for PlacementBatches {
     type Error = Fault;
 
     fn try_from(value: serde_json::Value) -> Result<Self, Fault> {
-        let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-        number.filter(|number| (1..=BATCHES_MAX).contains(number)).map(Self).ok_or_else(|| {
+        whole_number(&value, 1..=BATCHES_MAX).map(Self).ok_or_else(|| {
             Fault::params(format!(
                 "placement-batches must be a whole number from 1 to {BATCHES_MAX} (default: {BATCHES_DEFAULT})"
             ))
@@ -82,7 +83,7 @@ impl FromStr for PlacementBatches {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        text.parse::<u64>().map_or(serde_json::Value::Null, Into::into).try_into()
+        value_of_number(text).try_into()
     }
 }
 

@@ -31,25 +31,17 @@ impl Flow {
 }
 
 impl Switch {
-    /// Whether this packet, which the port may send, gets flows by address.
+    /// Whether this packet, which the port may send, gets flows by address, if there are no rules about connections.
     pub(super) fn goes_by_address(&self, frame: &Frame, decision: &Decision) -> bool {
         let has_many = || self.flows.sum(frame.port) >= self.pair_flows_max;
-        Stage::of(frame.recirc_id) == Stage::Entry
-            && !decision.is_watched
-            && has_many()
-            && self.is_open(frame.port)
-    }
-
-    /// Whether no rules about connections apply to packets from the port.
-    fn is_open(&self, number: u32) -> bool {
-        self.ports.get(&number).is_some_and(|port| port.acl.is_none())
+        Stage::of(frame.recirc_id) == Stage::Entry && !decision.is_watched && has_many()
     }
 
     /// The decision about packets by their source alone. With rules about connections there is none.
     pub(super) fn decide_by_source(&self, frame: &Frame, mut looked: Looked) -> Option<Decision> {
+        self.ports.get(&frame.port).filter(|port| port.acl.is_none())?;
         let is_watched = self.is_watched(frame, &mut looked);
-        let decision = Decision { actions: to_destination(), looked, is_watched, ..Decision::default() };
-        self.is_open(frame.port).then_some(decision)
+        Some(Decision { actions: to_destination(), looked, is_watched, ..Decision::default() })
     }
 
     /// Decides as for the flow: by source alone, or by the whole packet.
@@ -65,21 +57,20 @@ impl Switch {
         by_source.unwrap_or_else(|| self.decide(&flow.frame, admitted, looked, now_ns))
     }
 
-    /// Installs both flows for an admitted packet.
+    /// Installs both flows for an admitted packet of this VLAN.
     pub(super) fn install_by_address(
         &mut self,
         frame: &Frame,
-        admitted: Admitted,
-        looked: Looked,
+        vid: Option<u16>,
+        by_source: &Decision,
         now_ns: u64,
     ) {
-        let Some(by_source) = self.decide_by_source(frame, looked) else { return };
         let frame_behind = Frame { recirc_id: Stage::Admitted.recirc_id(), ..*frame };
         let mut looked = Looked::default();
         let admitted_behind = admit(self.view(now_ns), &frame_behind, &mut looked);
         let by_destination = self.decide(&frame_behind, admitted_behind, looked, now_ns);
         // The second one first: the packets of the first one find it.
         self.install(&frame_behind, vid_of(admitted_behind), &by_destination, now_ns);
-        self.install(frame, Some(admitted.vid), &by_source, now_ns);
+        self.install(frame, vid, by_source, now_ns);
     }
 }
