@@ -131,6 +131,44 @@ fn a_device_comes_and_goes_and_its_port_with_it() {
     assert_eq!(lab.switch.ask(&["port", "del", "late"]).ok(), "deleted late\n");
 }
 
+/// A datagram to be fragmented later, which another VMM's guest may send (virtio 1.2, 5.1.6, `VIRTIO_NET_HDR_GSO_UDP`). Linux 6.18 fills no slot of a
+/// packet socket's ring behind it.
+#[test]
+fn a_frame_that_stops_the_ring_costs_the_port_some_frames() {
+    if !may() {
+        return;
+    }
+    let host = Namespace::new();
+    let guest =
+        host.within(|| lasthop_netdev::tap("tap9", lasthop_netdev::TapOptions::default())).expect("a tap");
+    let guest = &guest.descriptors[0];
+    let switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--port", "tap9,device=tap9,uplink=false"]);
+    let lab = Lab { switch, host, outside: Namespace::new() };
+    lab.until("tap9", "up");
+    let mut vm1 = self::guest(&lab.switch, "vm1", ONE);
+    let plain = [&[0; 12][..], &frame([0xff; 6], TWO, 1, 100)].concat();
+    rustix::io::write(guest, &plain).expect("written");
+    assert_eq!(receive(&mut vm1)[..6], [0xff; 6]);
+    let mut later =
+        [&[1, 3, 42, 0, 0xd0, 7, 34, 0, 6, 0, 0, 0][..], &frame([0xff; 6], TWO, 1, 3000)].concat();
+    later[24..46]
+        .copy_from_slice(&[8, 0, 0x45, 0, 11, 0xaa, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 8, 192, 0, 2, 9]);
+    rustix::io::write(guest, &later).expect("written");
+    let choice = || lab.show("tap9")["backend_why"].to_string();
+    eventually("system calls", || {
+        rustix::io::write(guest, &plain).expect("written");
+        choice().contains("received by system calls, since a frame stopped its ring").then_some(())
+    });
+    lab.until("tap9", "up");
+    eventually("a frame that passes", || {
+        rustix::io::write(guest, &plain).expect("written");
+        vm1.recv(0, &mut Vec::new()).expect("a sound ring")
+    });
+    let counters = &lab.show("tap9")["counters"];
+    assert_eq!(counters["conserved"], json!(true), "{counters}");
+    assert!(counters["missed"].as_u64().expect("a number") >= 2, "{counters}");
+}
+
 #[test]
 fn guests_have_a_link_while_a_tracked_uplink_has_one() {
     if !may() {

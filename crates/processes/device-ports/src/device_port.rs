@@ -75,7 +75,11 @@ impl Opened {
     /// Descriptors for the next driver process; `None` if the device has to be opened again.
     fn renew(&mut self) -> Option<Vec<OwnedFd>> {
         match &mut self.uplink {
-            Some(uplink) => uplink.sockets().ok().map(|device| device.descriptors),
+            Some(uplink) => {
+                let OpenedDevice { facts, descriptors } = uplink.sockets().ok()?;
+                self.facts = facts;
+                Some(descriptors)
+            }
             None => self.kept.iter().map(OwnedFd::try_clone).collect::<Result<_, _>>().ok(),
         }
     }
@@ -159,6 +163,18 @@ impl DevicePort {
             opened.is_spent = true;
         } else {
             self.opened = None;
+        }
+    }
+
+    /// Gets packet sockets without rings, since the kernel fills the old ones' rings no more. The device stays separated from the host's stack
+    /// meanwhile.
+    pub fn ring_stopped(&mut self, now: Instant) {
+        let Some(opened) = &mut self.opened else { return };
+        opened.uplink.iter_mut().for_each(Uplink::stop_rings);
+        opened.why += "; received by system calls, since a frame stopped its ring";
+        opened.unsent = opened.renew();
+        if opened.unsent.is_none() {
+            self.lost(now);
         }
     }
 
@@ -321,6 +337,7 @@ mod tests {
             mac: [2, 0, 0, 0, 0, 1],
             features: 0,
             header_bytes: 12,
+            ring: None,
             xdp: None,
             tunnel: None,
         };

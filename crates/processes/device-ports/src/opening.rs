@@ -48,8 +48,13 @@ fn uplink(device: &DeviceBackend, spec: &PortSpec) -> Result<Opening, OpenError>
         HostAccess::Off => lasthop_device::Host::Off,
         HostAccess::Port => lasthop_device::Host::Port,
     };
-    let options =
-        UplinkOptions { backend, host, queues: spec.common.queues, qdisc_bypass: device.qdisc_bypass };
+    let options = UplinkOptions {
+        backend,
+        host,
+        queues: spec.common.queues,
+        qdisc_bypass: device.qdisc_bypass,
+        packet_ring: device.packet_ring,
+    };
     let mut uplink = Uplink::open(spec.device_name(), options)?;
     let (device, why) = (uplink.sockets()?, uplink.reason().to_owned());
     Ok(Opening { device, why, uplink: Some(uplink) })

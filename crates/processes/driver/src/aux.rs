@@ -26,11 +26,15 @@ pub(crate) fn stripped_tag(control: &[u8]) -> Option<[u8; TAG_BYTES]> {
     if len < CONTROL_HEADER_BYTES + AUXDATA_BYTES || kind != (libc::SOL_PACKET, libc::PACKET_AUXDATA) {
         return None;
     }
-    let status = word(CONTROL_HEADER_BYTES)?;
+    tag_of(word(CONTROL_HEADER_BYTES)?, half(CONTROL_HEADER_BYTES + 16)?, half(CONTROL_HEADER_BYTES + 18)?)
+}
+
+/// The tag that the kernel removed from a frame, by its status and the tag's parts.
+#[inline]
+pub(crate) fn tag_of(status: u32, tci: u16, tpid: u16) -> Option<[u8; TAG_BYTES]> {
     if status & STATUS_VLAN_VALID == 0 {
         return None;
     }
-    let (tci, tpid) = (half(CONTROL_HEADER_BYTES + 16)?, half(CONTROL_HEADER_BYTES + 18)?);
     // Without a TPID it is that of 802.1Q.
     let tpid = if status & STATUS_VLAN_TPID_VALID == 0 { ETHERTYPE_VLAN } else { tpid };
     let ([a, b], [c, d]) = (tpid.to_be_bytes(), tci.to_be_bytes());

@@ -236,7 +236,9 @@ impl Driver {
     /// queues.
     pub fn next_event(&mut self) -> Option<DriverEvent> {
         while let Some(Report { generation, event }) = self.reports.take() {
-            let (DriverEvent::DeviceGone { port, .. } | DriverEvent::SwitchGone { port, .. }) = &event;
+            let (DriverEvent::DeviceGone { port, .. }
+            | DriverEvent::RingStopped { port, .. }
+            | DriverEvent::SwitchGone { port, .. }) = &event;
             let Some(port) = self.ports.get_mut(port) else { continue };
             let kind = std::mem::discriminant(&event);
             if port.generation == generation && !port.told.contains(&kind) {
@@ -392,7 +394,7 @@ fn queue(
     pair: &VnicPair,
 ) -> Result<Box<dyn Queue>, DriverError> {
     Ok(match facts.backend {
-        Backend::AfPacket => Box::new(PacketQueue::new(fd, facts.header_bytes, pair)?),
+        Backend::AfPacket => Box::new(PacketQueue::new(facts, fd, pair)?),
         Backend::Tap => Box::new(TapQueue::new(fd, pair)?),
         Backend::AfXdp => Box::new(XdpQueue::new(facts, number, fd)?),
         Backend::Udp | Backend::Raw => {

@@ -18,6 +18,14 @@ pub enum DriverEvent {
         /// The reason.
         why: String,
     },
+    /// As [`Self::DeviceGone`], but the device is there: its packet sockets receive no more frames by rings, and the next ones
+    /// should have none.
+    RingStopped {
+        /// The port.
+        port: DevicePortId,
+        /// The reason.
+        why: String,
+    },
     /// The connection to the switch is gone or useless: no frame passes until there is another one.
     SwitchGone {
         /// The port.

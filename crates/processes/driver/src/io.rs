@@ -322,6 +322,10 @@ fn fall(lane: &mut Lane, error: &QueueError, watch: &Watch) -> Report {
             lane.close(LaneState::NoSwitch, watch);
             DriverEvent::SwitchGone { port, why }
         }
+        QueueError::RingStopped => {
+            lane.close(LaneState::NoDevice, watch);
+            DriverEvent::RingStopped { port, why }
+        }
         _ => {
             lane.close(LaneState::NoDevice, watch);
             DriverEvent::DeviceGone { port, why }

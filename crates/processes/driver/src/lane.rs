@@ -43,6 +43,8 @@ pub(crate) struct Lane {
     pub(crate) worked_ns: u64,
     received: Next,
     sent: Next,
+    /// Whether the device has signalled, and no frame was found since.
+    is_woken: bool,
     /// The device events to wait for, if any.
     interest: Option<Interest>,
 }
@@ -68,6 +70,7 @@ impl Lane {
             worked_ns: 0,
             received: Next::Idle,
             sent: Next::Idle,
+            is_woken: false,
             interest: None,
         }
     }
@@ -110,7 +113,7 @@ impl Lane {
 
     /// Notes frames of the device. Their event does not come again, so a visit has to follow, also if it is active.
     pub(crate) fn wake(&mut self, now: u64) {
-        self.worked_ns = now;
+        (self.worked_ns, self.is_woken) = (now, true);
         self.activate(now);
     }
 
@@ -146,6 +149,12 @@ impl Lane {
         self.sent = sent.next;
         let received = self.queue.receive(&mut self.pair, &mut self.counters)?;
         self.received = received.next;
+        if self.is_woken && received.next != Next::Blocked {
+            self.is_woken = false;
+            if received.frames == 0 {
+                self.queue.check(&mut self.counters)?;
+            }
+        }
         Ok(Moved { to_device: sent.frames, to_switch: received.frames })
     }
 

@@ -23,8 +23,8 @@
 //! fails: an event reports it, and the port waits for a replacement. Nothing is allocated for a frame; bounds
 //! are in `bounds.rs`. An idle driver makes no system call. The system calls of a driver that serves packet
 //! sockets, UDP and raw sockets and taps: `recvmmsg`, `sendmmsg`, `read`, `writev`, `write` (eventfds), `epoll_pwait`,
-//! `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt` (a socket that says that its link is down;
-//! statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front end: `sendmsg`,
+//! `epoll_ctl`, `sched_yield`, `getsockname` and `getsockopt` (a socket that says that its link is down, or
+//! whose ring is empty; statistics), `clock_gettime`, `gettid`; on the control side those of a vhost-user front end: `sendmsg`,
 //! `recvmsg`, `memfd_create`, `ftruncate`, `mmap`, `munmap`, `eventfd2`, `fcntl`, `fstat`, `fstatfs`,
 //! `close`, `futex`.
 //!

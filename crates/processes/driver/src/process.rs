@@ -139,6 +139,7 @@ impl Process {
         while let Some(event) = self.driver.next_event() {
             self.tell(&match event {
                 DriverEvent::DeviceGone { port, why } => DriverReport::DeviceGone { port: port.0, why },
+                DriverEvent::RingStopped { port, why } => DriverReport::RingStopped { port: port.0, why },
                 DriverEvent::SwitchGone { port, why } => DriverReport::SwitchGone { port: port.0, why },
             });
         }

@@ -49,6 +49,9 @@ pub enum QueueError {
     /// The switch violated the rules of a ring.
     #[error(transparent)]
     Vnic(#[from] GuestError),
+    /// The kernel fills no slot of the socket's ring any more, and drops all frames.
+    #[error("a frame whose offloads have no virtio-net header stopped the packet socket's ring")]
+    RingStopped,
     /// The kernel returned an error for the device's descriptor that is not known to be transient.
     #[error("the device failed: {0}")]
     Failed(rustix::io::Errno),
@@ -101,6 +104,16 @@ pub trait Queue: Debug + Send {
         counters: &mut DriverCounters,
         reason: DeviceDropReason,
     ) -> Result<Visit, QueueError>;
+
+    /// Finds out why the device signalled, after [`Self::receive`] found no frame. For back ends whose frames come without a system
+    /// call: others hear of it by the call.
+    ///
+    /// # Errors
+    /// [`QueueError`].
+    fn check(&mut self, counters: &mut DriverCounters) -> Result<(), QueueError> {
+        let _ = counters;
+        Ok(())
+    }
 
     /// Number of frames that the kernel dropped since the last call, because they were not read in time.
     fn missed(&mut self) -> u64;

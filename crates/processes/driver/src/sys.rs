@@ -292,6 +292,14 @@ pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     stats.tp_drops
 }
 
+/// Takes the error that the socket would report at the next call.
+///
+/// # Errors
+/// That error.
+pub(crate) fn socket_error(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    rustix::net::sockopt::socket_error(fd)?
+}
+
 /// Whether the device of a packet socket still exists; it may be down.
 pub(crate) fn is_bound(fd: BorrowedFd<'_>) -> bool {
     // SAFETY: as in `bind_to_device`.

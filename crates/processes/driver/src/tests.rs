@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use crate::bounds::{RECEIVE_SLOTS, SEND_SLOT_BYTES, SEND_SLOTS};
 use crate::packet::PacketQueue;
 use crate::{Next, Queue, QueueError};
-use lasthop_device::{DeviceDropReason, DriverCounters};
+use lasthop_device::{Backend, DeviceDropReason, DeviceFacts, DriverCounters};
 
 /// Hands out the rings and memory that a switch gets.
 struct Hands {
@@ -79,6 +79,23 @@ pub(crate) fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc
     (front, ring, map)
 }
 
+/// A device whose frames are received by system calls.
+fn facts() -> DeviceFacts {
+    DeviceFacts {
+        backend: Backend::AfPacket,
+        name: "wire".to_owned(),
+        index: 1,
+        queues: 1,
+        mtu_bytes: 1500,
+        mac: [2, 0, 0, 0, 0, 1],
+        features: 0,
+        header_bytes: HEADER_BYTES as u8,
+        ring: None,
+        xdp: None,
+        tunnel: None,
+    }
+}
+
 pub(crate) fn world() -> World {
     let (front, rings, maps) = switch();
     let needs = crate::packet::NEEDS;
@@ -96,7 +113,7 @@ pub(crate) fn world() -> World {
     device.set_nonblocking(true).unwrap();
     wire.set_nonblocking(true).unwrap();
     let mut counters = DriverCounters::default();
-    let mut queue = PacketQueue::new(device.into(), HEADER_BYTES as u8, &pair).unwrap();
+    let mut queue = PacketQueue::new(&facts(), device.into(), &pair).unwrap();
     // This is no packet socket, so it has no device; buffers are lent anyway.
     assert!(matches!(queue.start(&mut pair, &mut counters), Err(QueueError::DeviceGone)));
     pair.rx.flush().unwrap();

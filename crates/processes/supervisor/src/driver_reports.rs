@@ -32,27 +32,30 @@ impl Ports {
         rounds.max()
     }
 
+    fn device_port(&mut self, port: u32) -> Option<&mut DevicePort> {
+        self.table.all.get_mut(&port).and_then(Port::device_mut)
+    }
+
     fn on_driver_report(&mut self, report: DriverReport, out: &mut Outputs) -> Option<u64> {
         let now = Instant::now();
         match report {
             DriverReport::DeviceGone { port, why } => self.device_gone(port, &why, now, out),
+            DriverReport::RingStopped { port, why } => {
+                self.table.say_of_port(port, &format!("receives by system calls from now on: {why}"));
+                self.device_port(port).into_iter().for_each(|device| device.ring_stopped(now));
+                self.advance_port(port, out);
+            }
             DriverReport::SwitchGone { port, why } => {
                 self.table.say_of_port(port, &format!("left the switch: {why}"));
-                if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
-                    device.left(now);
-                }
+                self.device_port(port).into_iter().for_each(|device| device.left(now));
             }
             DriverReport::Refused { port, why } => {
-                if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
-                    device.undrive();
-                }
+                self.device_port(port).into_iter().for_each(DevicePort::undrive);
                 self.device_gone(port, &why, now, out);
             }
             DriverReport::Stats { round, ports } => {
                 for (port, counters) in ports {
-                    if let Some(device) = self.table.all.get_mut(&port).and_then(Port::device_mut) {
-                        device.counters = counters;
-                    }
+                    self.device_port(port).into_iter().for_each(|device| device.counters = counters);
                 }
                 self.driver.is_asked = false;
                 return Some(round);

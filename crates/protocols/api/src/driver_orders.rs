@@ -26,6 +26,8 @@ pub enum DriverOrder {
 pub enum DriverReport {
     /// A port's device failed; frames to it are dropped and counted.
     DeviceGone { port: u32, why: String },
+    /// As [`Self::DeviceGone`]; the next sockets should have no ring.
+    RingStopped { port: u32, why: String },
     /// A port's connection to the switch has ended.
     SwitchGone { port: u32, why: String },
     /// A port cannot be served.

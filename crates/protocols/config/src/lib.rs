@@ -397,12 +397,12 @@ mod tests {
     #[test]
     fn device_ports_are_understood() {
         let text = "[[port]]\nname = \"out\"\ndevice = \"eth1\"\nbackend = \"af_packet\"\nqueues = 2\nhost = \"off\"\ntransit = true\n\
-                    link-tracking = true\nqdisc-bypass = true\ntrunk = [5]\n\
+                    link-tracking = true\nqdisc-bypass = true\npacket-ring = false\ntrunk = [5]\n\
                     [[port]]\nname = \"br0\"\ntap = \"br0\"\naddress = [\"192.0.2.1/24\", \"2001:db8::1/64\"]\nmtu = 9000\n\
                     [[fdb]]\nmac = \"02:00:00:00:00:07\"\nport = \"out\"\n";
         let config = parse(text).expect("a good file");
         let specs = [
-            "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,trunk=5",
+            "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,packet-ring=false,trunk=5",
             "br0,tap=br0,address=192.0.2.1/24+2001:db8::1/64,mtu=9000",
         ]
         .map(|text| text.parse().expect("a port"));

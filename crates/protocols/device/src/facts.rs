@@ -57,6 +57,9 @@ pub struct DeviceFacts {
     pub features: u64,
     /// Bytes of the virtio-net header that the kernel puts in front of a frame: 12, or 10 with old kernels; 0 without.
     pub header_bytes: u8,
+    /// Of a packet socket with a ring for received frames only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ring: Option<PacketRing>,
     /// Of an XDP socket only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xdp: Option<XdpFacts>,
@@ -141,6 +144,17 @@ pub struct TunnelFacts {
     pub kind: TunnelKind,
     /// The UDP port that it listens at, and sends to where no other is said; 0 of kinds that have none.
     pub port: u16,
+}
+
+/// The ring in which the kernel puts frames of a packet socket (the kernel's Documentation/networking/packet_mmap.rst), of
+/// the second version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketRing {
+    /// Number of slots.
+    pub slots: u32,
+    /// Bytes of each. A frame that does not fit waits at the socket instead.
+    pub slot_bytes: u32,
 }
 
 /// Facts about a device that is used through XDP sockets.

@@ -36,7 +36,8 @@ mod xdp_memory;
 
 pub use counters::{DeviceDropReason, DriverCounters, FrameCount};
 pub use facts::{
-    Backend, DeviceFacts, Host, OpenedDevice, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts, host_tap,
+    Backend, DeviceFacts, Host, OpenedDevice, PacketRing, TunnelFacts, TunnelKind, TunnelSocket, XdpFacts,
+    host_tap,
 };
 pub use xdp_memory::{
     XDP_FRAMES, XDP_HEADROOM_BYTES, XDP_LINK_BYTES, XDP_MTU_BYTES_MAX, xdp_queue_bytes, xdp_slot_bytes,

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use lasthop_device::{Backend, DeviceFacts, OpenedDevice};
+use lasthop_device::{Backend, DeviceFacts, OpenedDevice, PacketRing};
 use lasthop_wire::vnet::{HEADER_BYTES, HEADER_BYTES_LEGACY};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -10,10 +10,14 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::OpenError;
 use crate::features::{FEATURES, UDP_FEATURES};
 use crate::link::{NetDevice, is_unknown};
-use crate::sys::{bind_to_device, filter_out, listen_to_all, option, set_option};
+use crate::sys::{bind_to_device, filter_out, hold_last_slot, listen_to_all, option, set_option, set_ring};
 
 /// Bytes that a packet socket may hold in each direction: TCP's usual largest window.
 const SOCKET_BYTES: i32 = 8 << 20;
+
+/// The ring of a socket: as many bytes of kernel memory as the socket may hold, and a place for each of 4096 frames of up to some 1970 bytes,
+/// which is four times the kernel's usual backlog (`net.core.netdev_max_backlog`). Slots fill blocks of pages.
+const RING: PacketRing = PacketRing { slots: 4096, slot_bytes: 2048 };
 
 const CAPABILITY: &str = "CAP_NET_RAW";
 
@@ -32,13 +36,22 @@ pub struct PacketOptions {
     pub promiscuous: bool,
     /// Whether to use the short virtio-net header, as for kernels before 6.4, which only know that one.
     pub short_header: bool,
+    /// Whether frames are received by a ring in shared memory, if the kernel has room for it: much cheaper for short ones.
+    pub ring: bool,
     /// The mark of a [`Gate`](super::Gate) at the device: sent packets have it, and packets with it are not received.
     pub mark: Option<u32>,
 }
 
 impl Default for PacketOptions {
     fn default() -> Self {
-        Self { queues: 1, qdisc_bypass: false, promiscuous: true, short_header: false, mark: None }
+        Self {
+            queues: 1,
+            qdisc_bypass: false,
+            promiscuous: true,
+            short_header: false,
+            ring: true,
+            mark: None,
+        }
     }
 }
 
@@ -53,13 +66,19 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
     }
     let link = NetDevice::new(name)?;
     let (index, mac, mtu_bytes) = (link.index()?, link.mac()?, link.mtu_bytes()?);
-    let (mut queues, mut header_bytes): (Vec<OwnedFd>, _) = (Vec::new(), HEADER_BYTES);
+    let (mut queues, mut headers): (Vec<OwnedFd>, _) = (Vec::new(), Headers::default());
     for _ in 0..options.queues {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Without a protocol, so that nothing arrives before everything is set.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::of(name, CAPABILITY, "make a packet socket"))?;
-        header_bytes = prepare(name, socket.as_fd(), index, options)?;
+        headers = match prepare(name, socket.as_fd(), index, options)? {
+            Some(headers) => headers,
+            None => {
+                drop((socket, queues)); // the memory of their rings
+                return packet(name, PacketOptions { ring: false, ..options });
+            }
+        };
         if options.queues > 1 {
             join_group(name, socket.as_fd(), queues.first().map(AsFd::as_fd))?;
         }
@@ -74,25 +93,34 @@ pub fn packet(name: &str, options: PacketOptions) -> Result<OpenedDevice, OpenEr
         mac,
         // Kernels got UDP segmentation (6.2) shortly before the longer header (6.4), which serves as a test for it:
         // others refuse such frames.
-        features: if header_bytes == HEADER_BYTES { FEATURES | UDP_FEATURES } else { FEATURES },
-        header_bytes: header_bytes as u8, // 10 or 12
+        features: if headers.knows_long { FEATURES | UDP_FEATURES } else { FEATURES },
+        header_bytes: headers.bytes as u8, // 10 or 12
+        ring: options.ring.then_some(RING),
         xdp: None,
         tunnel: None,
     };
     Ok(OpenedDevice { facts, descriptors: queues })
 }
 
-/// Makes all settings and binds; returns the length of the virtio-net header.
+/// The virtio-net headers of a socket.
+#[derive(Clone, Copy, Debug, Default)]
+struct Headers {
+    bytes: usize,
+    /// Whether the kernel knows the longer one.
+    knows_long: bool,
+}
+
+/// Makes all settings and binds. `None` if the kernel gives no ring.
 fn prepare(
     name: &str,
     socket: BorrowedFd<'_>,
     index: u32,
     options: PacketOptions,
-) -> Result<usize, OpenError> {
+) -> Result<Option<Headers>, OpenError> {
     let set = |option, value, what| {
         set_option(socket, libc::SOL_PACKET, option, value).map_err(OpenError::of(name, CAPABILITY, what))
     };
-    let header_bytes = set_headers(socket, options.short_header).map_err(OpenError::of(
+    let headers = set_headers(socket, options).map_err(OpenError::of(
         name,
         CAPABILITY,
         "set PACKET_VNET_HDR for the socket",
@@ -108,22 +136,42 @@ fn prepare(
         set.map_err(OpenError::of(name, CAPABILITY, "set SO_MARK for the socket"))?;
     }
     set_room(socket);
+    if options.ring && make_ring(socket, RING).is_err() {
+        return Ok(None);
+    }
     bind_to_device(socket, index).map_err(OpenError::of(name, CAPABILITY, "bind a socket to the device"))?;
     if options.promiscuous {
         let all = listen_to_all(socket, index);
         all.map_err(OpenError::of(name, CAPABILITY, "set promiscuous mode"))?;
     }
-    Ok(header_bytes)
+    Ok(Some(headers))
 }
 
-fn set_headers(socket: BorrowedFd<'_>, short: bool) -> Result<usize, Errno> {
-    if !short {
+/// Has the kernel put received frames into slots, and those that are longer than a slot into the socket's buffer: these are
+/// read into the vNIC's memory at once, which a slot of their length would not save. The headers must have been set.
+fn make_ring(socket: BorrowedFd<'_>, ring: PacketRing) -> Result<(), Errno> {
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as i32)?;
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_COPY_THRESH, 1)?;
+    set_ring(socket, ring.slots, ring.slot_bytes)?;
+    // Before the socket is bound: the kernel fills no slot yet.
+    hold_last_slot(socket, ring.slots, ring.slot_bytes)
+}
+
+/// In a ring the kernel leaves room for the longer header, and writes the shorter one directly before the frame (Linux 6.18). So a
+/// socket with a ring has the shorter one, whose place is beyond doubt.
+fn set_headers(socket: BorrowedFd<'_>, options: PacketOptions) -> Result<Headers, Errno> {
+    let mut knows_long = false;
+    if !options.short_header {
         match set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, HEADER_BYTES as i32) {
             Err(error) if is_unknown(error) => {}
-            result => return result.map(|()| HEADER_BYTES),
+            result => knows_long = result.map(|()| true)?,
         }
     }
-    set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1).map(|()| HEADER_BYTES_LEGACY)
+    if knows_long && !options.ring {
+        return Ok(Headers { bytes: HEADER_BYTES, knows_long });
+    }
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    Ok(Headers { bytes: HEADER_BYTES_LEGACY, knows_long })
 }
 
 /// Sets the buffer size: as much as the bounds allow if privileged, else the system's limit.

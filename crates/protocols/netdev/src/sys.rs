@@ -3,8 +3,10 @@
 
 use std::ffi::{CStr, c_int, c_ulong, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 fn checked(result: c_int) -> Result<c_int, Errno> {
     if result < 0 { Err(last_error()) } else { Ok(result) }
@@ -41,6 +43,41 @@ fn get_struct<T: Copy>(fd: BorrowedFd<'_>, level: c_int, name: c_int, value: &mu
     let (at, mut len_bytes) = (std::ptr::from_mut(value).cast::<c_void>(), size_of::<T>() as libc::socklen_t);
     // SAFETY: the kernel writes at most `len_bytes` to `value`, a plain number or struct of numbers.
     checked(unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, at, &raw mut len_bytes) }).map(drop)
+}
+
+/// Bytes that the kernel allocates together for a ring: it splits larger ones if it has none.
+const RING_BLOCK_BYTES: u32 = 1 << 16;
+
+/// Gives a packet socket a ring for received frames.
+///
+/// # Errors
+/// Errors of setsockopt(2): `NOMEM`, and `INVAL` for slots that do not fill blocks.
+pub(crate) fn set_ring(fd: BorrowedFd<'_>, slots: u32, slot_bytes: u32) -> Result<(), Errno> {
+    let request = libc::tpacket_req {
+        tp_block_size: RING_BLOCK_BYTES,
+        tp_block_nr: slots * slot_bytes / RING_BLOCK_BYTES,
+        tp_frame_size: slot_bytes,
+        tp_frame_nr: slots,
+    };
+    set_struct(fd, libc::SOL_PACKET, libc::PACKET_RX_RING, &request)
+}
+
+/// Takes the last slot of a socket's ring from the kernel. The driver process gives it back with the first frame. Until then the socket is
+/// readable, so its signals are events of an edge-triggered epoll from the beginning, also those of frames that the kernel drops.
+///
+/// # Errors
+/// Errors of mmap(2).
+pub(crate) fn hold_last_slot(fd: BorrowedFd<'_>, slots: u32, slot_bytes: u32) -> Result<(), Errno> {
+    let (len_bytes, slot_bytes) = (slots as usize * slot_bytes as usize, slot_bytes as usize);
+    let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+    // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
+    let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, protection, flags, fd, 0)? };
+    // SAFETY: the slot is the last of those that were mapped; it begins with its status, is aligned to its size, and the kernel uses the status
+    // as one word, too.
+    let status = unsafe { &*base.byte_add(len_bytes - slot_bytes).cast::<AtomicU32>() };
+    status.store(libc::TP_STATUS_USER, Ordering::Release);
+    // SAFETY: mmap returned it, and `status` is not used any more.
+    unsafe { munmap(base, len_bytes) }
 }
 
 /// Makes a packet socket ignore packets with `mark`.

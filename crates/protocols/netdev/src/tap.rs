@@ -71,6 +71,7 @@ pub fn tap(name: &str, options: TapOptions) -> Result<OpenedDevice, OpenError> {
         mac: link.mac()?,
         features,
         header_bytes: HEADER_BYTES as u8,
+        ring: None,
         xdp: None,
         tunnel: None,
     };

@@ -105,6 +105,7 @@ pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: Own
         mac: [0; 6],
         features: 0,
         header_bytes: 0,
+        ring: None,
         xdp: None,
         tunnel: Some(tunnel),
     };

@@ -17,11 +17,13 @@ pub struct UplinkOptions {
     pub host: Host,
     /// See [`PacketOptions::qdisc_bypass`].
     pub qdisc_bypass: bool,
+    /// See [`PacketOptions::ring`].
+    pub packet_ring: bool,
 }
 
 impl Default for UplinkOptions {
     fn default() -> Self {
-        Self { backend: None, queues: 1, host: Host::default(), qdisc_bypass: false }
+        Self { backend: None, queues: 1, host: Host::default(), qdisc_bypass: false, packet_ring: true }
     }
 }
 
@@ -58,6 +60,7 @@ impl Uplink {
         let packet_options = PacketOptions {
             queues: options.queues,
             qdisc_bypass: options.qdisc_bypass,
+            ring: options.packet_ring,
             mark: gate.as_ref().map(Gate::mark),
             ..PacketOptions::default()
         };
@@ -78,6 +81,12 @@ impl Uplink {
     #[must_use]
     pub fn reason(&self) -> &str {
         &self.reason
+    }
+
+    /// Gives its packet sockets no rings from now on.
+    pub fn stop_rings(&mut self) {
+        self.packet.ring = false;
+        self.first = None;
     }
 
     /// Descriptors for a driver process. Earlier ones get no more frames, and must have been closed.

@@ -123,6 +123,7 @@ fn facts(interface: &Interface, queues: u16, native: bool) -> DeviceFacts {
         mac: interface.mac,
         features: if partial_checksums { features::CSUM } else { 0 },
         header_bytes: 0,
+        ring: None,
         xdp: Some(XdpFacts { native, partial_checksums }),
         tunnel: None,
     }

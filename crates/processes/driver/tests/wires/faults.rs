@@ -58,6 +58,60 @@ fn a_device_may_go_under_load_and_come_back() {
     lab.assert_conserved();
 }
 
+/// A UDP datagram of 3000 bytes that was to be fragmented (virtio 1.2, 5.1.6, `VIRTIO_NET_HDR_GSO_UDP`), behind its header. A packet socket
+/// cannot express it.
+fn fragmented_later() -> Vec<u8> {
+    let mut frame = vec![0; 12 + 14 + 20 + 8 + 3000];
+    frame[1] = 3;
+    frame[2..10].copy_from_slice(&[42, 0, 0xd0, 0x07, 34, 0, 6, 0]);
+    frame[0] = 1; // partial checksum
+    frame[12..24].copy_from_slice(&[2, 0, 0, 0, 0, 9, 2, 0, 0, 0, 0, 8]);
+    frame[24..26].copy_from_slice(&[8, 0]);
+    frame[26..46]
+        .copy_from_slice(&[0x45, 0, 0x0b, 0xd4, 0, 0, 0, 0, 64, 17, 0, 0, 192, 0, 2, 8, 192, 0, 2, 9]);
+    frame[46..52].copy_from_slice(&[0, 9, 0, 9, 0x0b, 0xc0]);
+    frame
+}
+
+/// Linux 6.18 fills no slot of the ring behind such a frame. The driver sleeps meanwhile.
+#[test]
+#[ignore = "needs root"]
+fn a_frame_that_stops_the_ring_does_not_stop_the_port() {
+    for first in [0, 3] {
+        let mut lab = Lab::new(1);
+        let guest = lab.host.within(|| lasthop_netdev::tap("wire1", TapOptions::default())).unwrap();
+        let guest = &guest.descriptors[0];
+        let device = lab.open_packet("wire1", PacketOptions::default());
+        assert!(device.facts.ring.is_some());
+        lab.attach(1, device);
+        let came = |lab: &Lab| lab.port(1).counters.to_switch.frames;
+        let plain = |number: u64| [&[0; 12][..], &[2; 12], &[0x88, 0xb5], &number.to_be_bytes()].concat();
+        for number in 0..first {
+            rustix::io::write(guest, &plain(number)).unwrap();
+            eventually("frames pass", || came(&lab) == number + 1);
+        }
+        rustix::io::write(guest, &fragmented_later()).unwrap();
+        let mut event = None;
+        eventually("the driver notices it", || {
+            rustix::io::write(guest, &plain(0)).unwrap();
+            event = lab.driver.next_event();
+            event.is_some()
+        });
+        assert!(matches!(event, Some(DriverEvent::RingStopped { .. })), "{event:?}");
+        let counters = lab.port(1).counters;
+        assert!(counters.missed >= 2, "the frame, and one behind it: {counters:?}");
+        let without = PacketOptions { ring: false, ..PacketOptions::default() };
+        let device = lab.open_packet("wire1", without);
+        lab.driver.replace_device(DevicePortId(1), device.facts, device.descriptors).unwrap();
+        rustix::io::write(guest, &fragmented_later()).unwrap();
+        rustix::io::write(guest, &plain(9)).unwrap();
+        eventually("frames pass by system calls", || came(&lab) > first);
+        assert_eq!(lab.port(1).counters.dropped(DeviceDropReason::BadOffload), 1);
+        assert!(lab.driver.next_event().is_none());
+        lab.assert_conserved();
+    }
+}
+
 #[test]
 #[ignore = "needs root"]
 fn a_tap_may_be_deleted() {

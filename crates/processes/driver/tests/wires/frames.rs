@@ -1,10 +1,12 @@
 //! Frames that pass: segmentation, checksums, tags, long frames, several queues.
 
+use std::net::UdpSocket;
+
 use lasthop_device::{DeviceDropReason, DriverCounters, FrameCount};
 use lasthop_netdev::{PacketOptions, TapOptions};
 
 use crate::lab::{Lab, Namespace};
-use crate::support::eventually;
+use crate::support::{PATIENCE, eventually};
 use crate::talk::{datagrams, segmented_datagrams, stream};
 
 const MIB: usize = 1 << 20;
@@ -85,6 +87,67 @@ fn the_short_header_of_older_kernels_does_as_well() {
     lab.assert_conserved();
 }
 
+/// Where the kernel has no memory for a ring.
+#[test]
+#[ignore = "needs root"]
+fn system_calls_alone_do_as_well() {
+    let mut lab = Lab::new(1);
+    let options = PacketOptions { ring: false, ..PacketOptions::default() };
+    let one = lab.packet_port(1, 1500, options);
+    let two = lab.packet_port(2, 1500, options);
+    talk(&one, &two);
+    lab.assert_conserved();
+}
+
+/// Short frames are in the ring, long ones at the socket.
+#[test]
+#[ignore = "needs root"]
+fn short_and_long_frames_keep_their_order() {
+    const ROUNDS: u32 = 20;
+    const WINDOW: u32 = 32;
+    let mut lab = Lab::new(1);
+    let one = lab.packet_port(1, 9000, PacketOptions::default());
+    let two = lab.packet_port(2, 9000, PacketOptions::default());
+    datagrams(&one, &two, "192.0.2.2", &[1]);
+    let there = two.within(|| UdpSocket::bind("192.0.2.2:0")).unwrap();
+    let here = one.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    there.set_read_timeout(Some(PATIENCE)).unwrap();
+    let len = |number: u32| [18, 8000, 1600, 2100, 20, 30, 8972, 8972][number as usize * 7 % 8];
+    let mut bytes = vec![0; 9000];
+    for first in (0..ROUNDS * WINDOW).step_by(WINDOW as usize) {
+        for number in first..first + WINDOW {
+            bytes[..4].copy_from_slice(&number.to_be_bytes());
+            here.send_to(&bytes[..len(number)], there.local_addr().unwrap()).unwrap();
+        }
+        for number in first..first + WINDOW {
+            let received = there.recv(&mut bytes).unwrap();
+            assert_eq!((received, &bytes[..4]), (len(number), &number.to_be_bytes()[..]));
+        }
+    }
+    lab.assert_conserved();
+}
+
+/// They came before the port had a switch. The socket takes one long frame beyond its limit, and no further one.
+#[test]
+#[ignore = "needs root"]
+fn frames_that_waited_are_dropped_and_those_without_room_missed() {
+    let mut lab = Lab::new(1);
+    let one = lab.wire("wire1", "192.0.2.1", 9000);
+    one.run("ip neighbour add 192.0.2.9 lladdr 02:00:00:00:00:09 dev eth0 nud permanent");
+    let device = lab.open_packet("wire1", PacketOptions::default());
+    assert!(device.facts.ring.is_some());
+    rustix::net::sockopt::set_socket_recv_buffer_size(&device.descriptors[0], 1).unwrap();
+    let socket = one.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
+    for len in [18, 8000, 8000, 19, 8000, 20] {
+        socket.send_to(&vec![0; len], "192.0.2.9:9").unwrap();
+    }
+    lab.attach(1, device);
+    let counters = lab.port(1).counters;
+    assert_eq!(counters.missed, 2, "{counters:?}");
+    assert!(counters.dropped(DeviceDropReason::NoSwitch) >= 4, "{counters:?}");
+    lab.assert_conserved();
+}
+
 /// Otherwise the kernel would take a frame's partial checksum for a complete one.
 #[test]
 #[ignore = "needs root"]
@@ -157,7 +220,7 @@ fn only_frames_too_long_for_the_wire_are_dropped() {
     let one = lab.tap_port(1, TapOptions { mtu_bytes: Some(9000), ..TapOptions::default() });
     let two = lab.packet_port(2, 1500, PacketOptions::default());
     datagrams(&one, &two, "192.0.2.2", &[1, 1472]);
-    let sender = one.within(|| std::net::UdpSocket::bind("0.0.0.0:0")).unwrap();
+    let sender = one.within(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
     for _ in 0..3 {
         sender.send_to(&[0; 5000], "192.0.2.2:9").unwrap();
     }

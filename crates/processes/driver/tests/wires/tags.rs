@@ -120,3 +120,9 @@ fn tags_that_the_kernel_takes_out_are_put_back() {
 fn tags_are_put_back_behind_a_short_header() {
     cross(PacketOptions { short_header: true, ..PacketOptions::default() });
 }
+
+#[test]
+#[ignore = "needs root"]
+fn tags_are_put_back_without_a_ring() {
+    cross(PacketOptions { ring: false, ..PacketOptions::default() });
+}

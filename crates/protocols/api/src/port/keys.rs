@@ -170,6 +170,10 @@ pub struct PortKeys {
     #[serde(default, alias = "qdisc-bypass", skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = false))]
     pub(super) qdisc_bypass: Option<bool>,
+    /// Whether packet sockets receive by rings in kernel memory.
+    #[serde(default, alias = "packet-ring", skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("default" = true))]
+    pub(super) packet_ring: Option<bool>,
     /// Addresses of the host on the tap, with the lengths of their prefixes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["192.0.2.1/24", "2001:db8::1/64"]]))]
@@ -242,7 +246,7 @@ impl PortKeys {
 
     /// The keys that not every port may have: whether the value differs from the default, and the kinds of ports that
     /// have the key.
-    fn keys_of_kinds(&self, kind: BackendKind) -> [(&'static str, bool, &'static [BackendKind]); 21] {
+    fn keys_of_kinds(&self, kind: BackendKind) -> [(&'static str, bool, &'static [BackendKind]); 22] {
         use BackendKind::{Device, Tap, VhostUser};
         // Older programs wrote keys of devices for taps, too, with their defaults.
         let says =
@@ -257,6 +261,7 @@ impl PortKeys {
             ("transit", says(self.transit, false), &[Device]),
             ("link-tracking", says(self.link_tracking, false), &[Device]),
             ("qdisc-bypass", says(self.qdisc_bypass, false), &[Device]),
+            ("packet-ring", says(self.packet_ring, true), &[Device]),
             ("tap", self.tap.is_some(), &[Tap]),
             ("address", self.address.is_some(), &[Tap]),
             ("mac", self.mac.is_some(), &[Tap, VhostUser]),
@@ -383,6 +388,7 @@ impl PortKeys {
             transit,
             link_tracking: self.link_tracking.unwrap_or_default(),
             qdisc_bypass: self.qdisc_bypass.unwrap_or_default(),
+            packet_ring: self.packet_ring.unwrap_or(true),
             device: self.device,
         })
     }
@@ -487,6 +493,7 @@ impl From<PortSpec> for PortKeys {
                 transit: Some(backend.transit),
                 link_tracking: Some(backend.link_tracking),
                 qdisc_bypass: Some(backend.qdisc_bypass),
+                packet_ring: Some(backend.packet_ring),
                 link: None,
                 ..common
             },

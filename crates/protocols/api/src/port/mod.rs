@@ -130,6 +130,8 @@ pub struct DeviceBackend {
     pub link_tracking: bool,
     /// Whether packets bypass the device's queueing discipline.
     pub qdisc_bypass: bool,
+    /// Whether packet sockets receive by rings in kernel memory, where the kernel gives them.
+    pub packet_ring: bool,
 }
 
 impl Default for DeviceBackend {
@@ -142,6 +144,7 @@ impl Default for DeviceBackend {
             transit: false,
             link_tracking: false,
             qdisc_bypass: false,
+            packet_ring: true,
         }
     }
 }
@@ -200,6 +203,7 @@ impl PortSpec {
         "transit",
         "link-tracking",
         "qdisc-bypass",
+        "packet-ring",
         "address",
     ];
 

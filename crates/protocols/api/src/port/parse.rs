@@ -84,6 +84,7 @@ impl PortKeys {
             "transit" => self.transit = Some(check_flag(key, value)?),
             "link-tracking" => self.link_tracking = Some(check_flag(key, value)?),
             "qdisc-bypass" => self.qdisc_bypass = Some(check_flag(key, value)?),
+            "packet-ring" => self.packet_ring = Some(check_flag(key, value)?),
             "address" => self.address = Some(value.split('+').map(str::parse).collect::<Result<_, _>>()?),
             "socket" => self.socket = Some(PathBuf::from(value)),
             "mode" => self.mode = Some(value.parse()?),
@@ -172,7 +173,7 @@ mod tests {
 
     #[test]
     fn every_option_of_a_device_arrives() {
-        let text = "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,\
+        let text = "out,device=eth1,backend=af_packet,queues=2,host=off,transit=true,link-tracking=true,qdisc-bypass=true,packet-ring=false,\
                     switch=red,features-off=TSO,storm-broadcast=1,storm-multicast=2,storm-unknown=3,trunk=5-6,native=7";
         let spec: PortSpec = text.parse().expect("all options");
         let (common, device) = (&spec.common, spec.device().expect("a device"));
@@ -180,7 +181,7 @@ mod tests {
             (device.device.as_deref(), device.io, common.queues),
             (Some("eth1"), BackendChoice::AfPacket, 2)
         );
-        assert!(device.transit && device.link_tracking && device.qdisc_bypass);
+        assert!(device.transit && device.link_tracking && device.qdisc_bypass && !device.packet_ring);
         assert_eq!(device.host, HostAccess::Off);
         assert_eq!(common.policy.storm, StormLimits { broadcast: 1, multicast: 2, unknown: 3 });
         assert_eq!(common.switch.as_str(), "red");

@@ -235,7 +235,7 @@ struct RunArgs {
     #[arg(long = "vnic", value_name = "NAME[,KEY=VALUE]...", value_parser = lasthop_api::port::vnic)]
     vnics: Vec<PortSpec>,
     /// A network device as a port: DEVICE[,backend=auto|af_packet|af_xdp][,queues=N][,host=shared|off|port] [,transit=true]
-    /// [,link-tracking=true][,qdisc-bypass=true][,uplink=false], and keys of ports of every backend (may be repeated)
+    /// [,link-tracking=true][,qdisc-bypass=true][,packet-ring=false][,uplink=false], and keys of ports of every backend (may be repeated)
     #[arg(long = "uplink", value_name = "DEVICE[,KEY=VALUE]...", value_parser = lasthop_api::port::uplink)]
     uplinks: Vec<PortSpec>,
     /// A port for the host itself, with addresses: NAME=ADDRESS/LEN[+ADDRESS/LEN][,KEY=VALUE]... (may be repeated)

@@ -49,7 +49,7 @@ pub(super) enum PortCommand<P: FormOfPort> {
         ///
         /// Devices: device=DEVICE [default: NAME], host=shared|off|port (other users of the device's packets), transit=true
         /// (packets may go to other uplinks with transit), link-tracking=true (guests have a link only while an uplink has
-        /// one), qdisc-bypass=true, uplink=false (no wire, but another VMM's tap).
+        /// one), qdisc-bypass=true, packet-ring=false, uplink=false (no wire, but another VMM's tap).
         ///
         /// Taps: tap=TAP [default: NAME], address=ADDRESS/LEN+ADDRESS/LEN, mac=ADDRESS, mtu=BYTES.
         #[arg(value_name = "NAME[,KEY=VALUE]...")]

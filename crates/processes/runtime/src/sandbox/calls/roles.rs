@@ -88,7 +88,11 @@ pub(in crate::sandbox) const DRIVER_CALLS: &[Call] = &[
     Call::any(call!(SYS_recvfrom), "wakes an XDP socket's fill ring").kept(),
     Call::with(call!(SYS_sendto), &[NO_ADDRESS], "wakes an XDP socket's transmit ring"),
     Call::any(call!(SYS_getsockname), "checks whether a packet socket's device exists"),
-    Call::with(call!(SYS_getsockopt), &[PACKETS_LOST], "counts frames that a packet socket lost"),
+    Call::with(
+        call!(SYS_getsockopt),
+        &[PACKETS_LOST, &option(libc::SOL_SOCKET, libc::SO_ERROR)],
+        "counts frames that a packet socket lost; tells whether its device is gone",
+    ),
     Call::with(
         call!(SYS_getsockopt),
         &[&option(libc::SOL_XDP, XDP_MMAP_OFFSETS), &option(libc::SOL_XDP, XDP_STATISTICS)],
