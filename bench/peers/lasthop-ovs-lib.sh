@@ -18,7 +18,7 @@ start_ovs() {
     need ovsdb-server openvswitch-switch
     [ -c /dev/net/tun ] || fail 77 "needs /dev/net/tun, for what ovs-vswitchd looks at; modprobe tun"
     cpus=$cpu
-    start_lasthop ,switch=ovs-system --switch ovs-system,module=flow,controller=external --workers 1
+    start_lasthop ,switch=ovs-system --switch ovs-system,module=flow,controller=external --workers 1 ${UPCALLS:+--upcalls "$UPCALLS"}
     setting "lasthop ovs run: $(ovs-vswitchd --version | head -n 1), on CPU $(control_cpus)"
     keep_files_below "$dir/run/ovs"
     start ovs taskset -c "$(control_cpus)" "$lasthop" --dir "$dir/run" ovs run
