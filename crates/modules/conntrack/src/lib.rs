@@ -66,6 +66,7 @@
 mod adjust;
 mod adopt;
 mod adoption;
+mod begun;
 mod bounds;
 mod connection;
 mod conntrack_table;

@@ -317,6 +317,13 @@ impl Module for FlowModule {
         }
     }
 
+    /// `rest` is a zone with new connections.
+    fn delivered(&self, _port: PortId, rest: u16) {
+        if let Some(connections) = self.table.connections_made() {
+            connections.finish_begun(rest);
+        }
+    }
+
     /// For packets that the fallback bridge decides about; [`FlowModule::dry_run`] explains the others.
     fn explain(
         &self,
