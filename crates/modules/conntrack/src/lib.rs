@@ -75,6 +75,7 @@ mod dry_run;
 mod established;
 mod eviction;
 mod expect;
+mod first_packets;
 mod hash;
 mod index;
 mod kept;

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use lasthop_ct_packet::{CtTuple, Direction};
 
+use crate::begun::Entry;
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Search};
@@ -19,26 +20,6 @@ pub(crate) enum End {
     Expired,
     Evicted,
     Deleted,
-}
-
-/// Facts by which a connection enters the lists.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) in_port: u16,
-    pub(crate) zone: u16,
-    pub(crate) expires_ms: u64,
-    pub(crate) is_evictable: bool,
-}
-
-impl Entry {
-    pub(crate) fn of(connection: &Connection) -> Self {
-        Self {
-            in_port: connection.in_port,
-            zone: connection.zone(),
-            expires_ms: connection.expires_ms,
-            is_evictable: connection.is_evictable(),
-        }
-    }
 }
 
 /// Changes of packets that a writer follows up at most, so that its own work begins soon.

@@ -15,11 +15,12 @@ use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
 use super::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
+use crate::begun::Entry;
 use crate::index::Search;
 use crate::nat::Selection;
 use crate::place::{Beginning, BeginningProgress, status_word};
 use crate::request::{CtCommit, CtRequest};
-use crate::table::{Entry, Table};
+use crate::table::Table;
 use crate::tcp::Tcp;
 
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
