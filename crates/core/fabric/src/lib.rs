@@ -336,6 +336,10 @@ impl Fabric {
             self.receivers.finish_leases(&mut tools!(self));
         }
         self.publish();
+        if let Some((port, rest)) = self.verdicts.take_rest() {
+            self.module.delivered(port, rest);
+            self.mark(WorkStage::LookUp);
+        }
     }
 
     /// Lets the module decide on the `count` fetched packets of `port`. Returns their destination if it is the same port

@@ -96,6 +96,6 @@ impl Shared {
         let entry = state.zones.get(zone);
         let default = || u32::try_from(self.zone_connections_max.load(Ordering::Relaxed)).ok();
         let limit = entry.and_then(|entry| entry.limit).or_else(default);
-        (limit, entry.map_or(0, |entry| entry.members.len()))
+        (limit, entry.map_or(0, |entry| entry.members.len()) + state.begun.of_zone(zone))
     }
 }
