@@ -336,6 +336,10 @@ impl Fabric {
             self.receivers.finish_leases(&mut tools!(self));
         }
         self.publish();
+    }
+
+    /// Has the module do what its last batch left for later. For a moment when the receivers have their signals.
+    pub fn finish_rest(&mut self) {
         if let Some((port, rest)) = self.verdicts.take_rest() {
             self.module.delivered(port, rest);
             self.mark(WorkStage::LookUp);

@@ -56,6 +56,12 @@ impl Begun {
         first
     }
 
+    /// Whether it has an evictable connection, of a port or of any one.
+    pub(crate) fn has_evictable(&self, port: Option<u16>) -> bool {
+        let mut rest = self.all.iter().skip(self.listed);
+        rest.any(|(_, entry)| entry.is_evictable && port.is_none_or(|port| port == entry.in_port))
+    }
+
     /// Number of connections of a zone.
     pub(crate) fn of_zone(&self, zone: u16) -> u32 {
         let is_of_zone = |(_, entry): &&(u32, Entry)| entry.zone == zone;

@@ -29,11 +29,14 @@ impl Shared {
     /// Does what the commits of first packets in this zone left for later, unless another writer is at work.
     pub(crate) fn finish_begun(&self, zone: u16) {
         let shard = self.shard(zone);
-        loop {
+        // Other workers add some meanwhile, and list them by themselves.
+        for _ in 0..CT_BATCH_MAX as u32 / LISTED_AT_ONCE {
             let Some(state) = shard.try_write() else { return };
             let mut table = Table { shared: self, shard, state, beneath: None };
+            // First, since a connection that is assured meanwhile is not evicted.
+            table.follow_changes();
             if !table.finish_some() {
-                return table.follow_changes();
+                return;
             }
         }
     }
@@ -116,6 +119,7 @@ mod tests {
     use crate::conntrack_table::ConntrackTable;
     use crate::links::ListKind;
     use crate::place::{BeginningProgress, status_word};
+    use crate::real_table::RealTable;
     use crate::table::tests::{World, tuple};
 
     /// Begins a connection as a first packet of a port does.
@@ -212,6 +216,31 @@ mod tests {
             world.0.finish_begun(5);
         }
         assert_eq!((world.port_len(1), evicted() - before), (6400, 0));
+    }
+
+    #[test]
+    fn a_connection_that_is_assured_is_not_evicted() {
+        let world = World::new(10, 3);
+        for number in 0..3 {
+            assert_eq!(begin(&world.0, tuple(number, 1, 5), 1, 1000), Ok(()));
+        }
+        let indexes = (0..3).map(|number| world.find(&tuple(number, 1, 5), 0).expect("it is new").0);
+        // By packets, which take no lock: the lists do not know it yet.
+        indexes.collect::<Vec<_>>().into_iter().for_each(|index| world.assure(index));
+        assert_eq!(begin(&world.0, tuple(9, 1, 5), 1, 1000), Err(CtRefusal::PortShare));
+    }
+
+    #[test]
+    fn a_dry_run_knows_that_the_newest_ones_can_be_evicted() {
+        let world = World::new(10, 3);
+        for number in 0..3 {
+            assert_eq!(begin(&world.0, tuple(number, 1, 5), 1, 1000), Ok(()));
+        }
+        let copied = std::cell::RefCell::default();
+        let real = RealTable { shared: &world.0, copied: &copied };
+        assert_eq!(real.has_room((1, 5), 0), Ok(()));
+        assert_eq!(unlisted(&world.0, 5), 3, "it changes nothing");
+        assert_eq!(begin(&world.0, tuple(9, 1, 5), 1, 1000), Ok(()));
     }
 
     #[test]

@@ -55,9 +55,14 @@ impl<'a> Table<'a> {
 
     fn with(shared: &'a Shared, shard: &'a Shard, state: MutexGuard<'a, ShardState>) -> Self {
         let mut table = Self { shared, shard, state, beneath: None };
-        table.list_begun();
-        table.follow_changes();
+        table.catch_up();
         table
+    }
+
+    /// Updates the lists.
+    fn catch_up(&mut self) {
+        self.list_begun();
+        self.follow_changes();
     }
 
     #[inline]
@@ -262,7 +267,7 @@ impl<'a> Table<'a> {
 
     /// Same for the port with most evictable connections, in the shard that has most of them.
     fn evict_of_heaviest(&mut self) -> bool {
-        self.list_begun();
+        self.catch_up();
         let heaviest = |shard: &Shard| shard.heaviest.load(Ordering::Relaxed);
         let most = self.shared.shards.iter().map(heaviest).max().unwrap_or(0);
         let evict = |table: &mut Table<'_>| {
@@ -285,8 +290,9 @@ impl<'a> Table<'a> {
         others.filter_map(move |shard| Some(Table::with(shared, shard, shard.try_write()?)))
     }
 
+    /// A commit of a first packet comes here with lists that lack connections, and changes: one may be assured meanwhile.
     fn evict_own(&mut self, port: u16) -> bool {
-        self.list_begun();
+        self.catch_up();
         self.evict_listed(port)
     }
 

@@ -168,14 +168,19 @@ impl DevicePort {
 
     /// Gets packet sockets without rings, since the kernel fills the old ones' rings no more. The device stays separated from the host's stack
     /// meanwhile.
-    pub fn ring_stopped(&mut self, now: Instant) {
-        let Some(opened) = &mut self.opened else { return };
+    /// Other queues of the old sockets may pass frames until the driver process has the new ones, where the same frames are dropped.
+    /// Returns false if no socket has a ring: the report was about earlier ones.
+    pub fn ring_stopped(&mut self, now: Instant) -> bool {
+        let Some(opened) = self.opened.as_mut().filter(|opened| opened.facts.ring.is_some()) else {
+            return false;
+        };
         opened.uplink.iter_mut().for_each(Uplink::stop_rings);
         opened.why += "; received by system calls, since a frame stopped its ring";
         opened.unsent = opened.renew();
         if opened.unsent.is_none() {
             self.lost(now);
         }
+        true
     }
 
     /// Gets descriptors of the same tap for the next driver process.

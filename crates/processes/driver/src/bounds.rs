@@ -13,7 +13,7 @@
 //! | [`INNER_BYTES_MAX`] | 184 | bytes | of the headers of a frame that is cut: as many as the switch has of a packet with a tunnel; longer ones are `bad_gso` |
 //! | [`RECEIVE_SLOTS`] | 256 | buffers | frames that the switch may have not copied yet |
 //! | [`RECEIVE_SLOT_BYTES`] | 65728 | bytes | the longest frame with its header and room for a tag; the longest coalesced datagrams (65535) with a tunnel's |
-//! | [`STALE_FRAMES_MAX`] | 4096 | frames | dropped at once when a switch comes back; any beyond it are older than any timeout |
+//! | [`STALE_FRAMES_MAX`] | 32768 | frames | dropped at once when a switch or a device comes back; more than a socket of 16 MiB holds, so further ones came meanwhile |
 //! | [`DATAGRAMS_MAX`] | 128 | datagrams | of one message with UDP_GRO: as many as a kernel sends as one (UDP_MAX_SEGMENTS); further ones are `truncated` |
 //! | [`TUNNEL_ENTRIES`] | 2048 | entries | of a tunnel's ring to the switch: of eight messages each datagram a frame in two pieces, or 40 large frames |
 //! | [`PIECES_MAX`] | 64 | pieces | of a frame: as many as the switch accepts; 64 KiB of segments of 1400 bytes have 48 |
@@ -58,8 +58,9 @@ const _: () = assert!(SEND_PIECES_MAX <= 1024);
 /// Bytes of the headers of a frame that is cut, Ethernet to TCP.
 pub(crate) const INNER_BYTES_MAX: usize = 184;
 
-/// Frames that waited at a device without a switch, and are dropped when there is one.
-pub(crate) const STALE_FRAMES_MAX: usize = 4096;
+/// Frames that waited at a device without a switch, and are dropped when there is one. Lanes of the device's earlier sockets may have passed
+/// them.
+pub(crate) const STALE_FRAMES_MAX: usize = 32_768;
 
 /// Datagrams of one message that are looked at.
 pub(crate) const DATAGRAMS_MAX: usize = 128;

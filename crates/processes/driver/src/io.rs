@@ -220,9 +220,9 @@ impl Io {
         for event in events {
             match event {
                 Source::Bell => self.run_tasks(),
-                Source::Device(number) => {
+                Source::Device(number) | Source::DeviceFault(number) => {
                     if let Some(lane) = self.lane(number) {
-                        lane.wake(now);
+                        lane.wake(now, matches!(event, Source::DeviceFault(_)));
                     }
                 }
                 // The rings are looked at again before a lane sleeps.

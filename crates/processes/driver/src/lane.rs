@@ -45,6 +45,8 @@ pub(crate) struct Lane {
     sent: Next,
     /// Whether the device has signalled, and no frame was found since.
     is_woken: bool,
+    /// Whether it has reported an error since the last visit.
+    is_faulty: bool,
     /// The device events to wait for, if any.
     interest: Option<Interest>,
 }
@@ -71,6 +73,7 @@ impl Lane {
             received: Next::Idle,
             sent: Next::Idle,
             is_woken: false,
+            is_faulty: false,
             interest: None,
         }
     }
@@ -111,9 +114,11 @@ impl Lane {
         }
     }
 
-    /// Notes frames of the device. Their event does not come again, so a visit has to follow, also if it is active.
-    pub(crate) fn wake(&mut self, now: u64) {
+    /// Notes frames of the device. Their event does not come again, so a visit has to follow, also if it is active. `is_fault`: whether the
+    /// device also has an error to report.
+    pub(crate) fn wake(&mut self, now: u64, is_fault: bool) {
         (self.worked_ns, self.is_woken) = (now, true);
+        self.is_faulty |= is_fault;
         self.activate(now);
     }
 
@@ -149,11 +154,10 @@ impl Lane {
         self.sent = sent.next;
         let received = self.queue.receive(&mut self.pair, &mut self.counters)?;
         self.received = received.next;
-        if self.is_woken && received.next != Next::Blocked {
-            self.is_woken = false;
-            if received.frames == 0 {
-                self.queue.check(&mut self.counters)?;
-            }
+        let is_in_vain = self.is_woken && received.frames == 0 && received.next != Next::Blocked;
+        self.is_woken &= received.next == Next::Blocked;
+        if is_in_vain || std::mem::take(&mut self.is_faulty) {
+            self.queue.check(&mut self.counters)?;
         }
         Ok(Moved { to_device: sent.frames, to_switch: received.frames })
     }

@@ -105,7 +105,7 @@ pub trait Queue: Debug + Send {
         reason: DeviceDropReason,
     ) -> Result<Visit, QueueError>;
 
-    /// Finds out why the device signalled, after [`Self::receive`] found no frame. For back ends whose frames come without a system
+    /// Finds out why the device signalled, after [`Self::receive`] found no frame, or what error it has. For back ends whose frames come without a system
     /// call: others hear of it by the call.
     ///
     /// # Errors

@@ -16,6 +16,8 @@ pub(crate) enum Source {
     Bell,
     /// The device of a lane, by the lane's number.
     Device(u32),
+    /// The same, and the device has an error to report.
+    DeviceFault(u32),
     /// The switch has put frames into the lane's receive ring, or returned frames of its transmit ring.
     Call(u32),
     /// The connection to the switch, which only reports its end.
@@ -26,16 +28,17 @@ impl Source {
     fn token(self) -> u64 {
         match self {
             Self::Bell => 0,
-            Self::Device(lane) => u64::from(lane) << 2 | 1,
+            Self::Device(lane) | Self::DeviceFault(lane) => u64::from(lane) << 2 | 1,
             Self::Call(lane) => u64::from(lane) << 2 | 2,
             Self::Session(lane) => u64::from(lane) << 2 | 3,
         }
     }
 
-    fn of_token(token: u64) -> Self {
+    fn of_event(token: u64, is_fault: bool) -> Self {
         let lane = (token >> 2) as u32;
         match token & 3 {
             0 => Self::Bell,
+            1 if is_fault => Self::DeviceFault(lane),
             1 => Self::Device(lane),
             2 => Self::Call(lane),
             _ => Self::Session(lane),
@@ -112,11 +115,16 @@ impl Watch {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
         match epoll::wait(&self.epoll, &mut buffer, (!may_sleep).then_some(&at_once)) {
-            Ok((events, _)) => events.iter().map(|event| Source::of_token(event.data.u64())).collect(),
+            Ok((events, _)) => events.iter().map(source).collect(),
             // An interrupted wait returns no events.
             Err(_) => ArrayVec::new(),
         }
     }
+}
+
+fn source(event: &epoll::Event) -> Source {
+    let (token, flags) = (event.data.u64(), event.flags);
+    Source::of_event(token, flags.contains(epoll::EventFlags::ERR))
 }
 
 #[cfg(test)]
@@ -127,8 +135,10 @@ mod tests {
     fn tokens_tell_sources_apart() {
         for lane in [0, 1, 77, u32::MAX] {
             for source in [Source::Bell, Source::Device(lane), Source::Call(lane), Source::Session(lane)] {
-                assert_eq!(Source::of_token(source.token()), source);
+                assert_eq!(Source::of_event(source.token(), false), source);
             }
+            let fault = Source::DeviceFault(lane);
+            assert_eq!(Source::of_event(fault.token(), true), fault);
         }
     }
 }

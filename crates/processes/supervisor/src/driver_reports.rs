@@ -41,8 +41,9 @@ impl Ports {
         match report {
             DriverReport::DeviceGone { port, why } => self.device_gone(port, &why, now, out),
             DriverReport::RingStopped { port, why } => {
-                self.table.say_of_port(port, &format!("receives by system calls from now on: {why}"));
-                self.device_port(port).into_iter().for_each(|device| device.ring_stopped(now));
+                if self.device_port(port).is_some_and(|device| device.ring_stopped(now)) {
+                    self.table.say_of_port(port, &format!("receives by system calls from now on: {why}"));
+                }
                 self.advance_port(port, out);
             }
             DriverReport::SwitchGone { port, why } => {

@@ -89,7 +89,7 @@ impl Uplink {
         self.first = None;
     }
 
-    /// Descriptors for a driver process. Earlier ones get no more frames, and must have been closed.
+    /// Descriptors for a driver process. Earlier ones must have been closed; those of packet sockets may get the same frames until then.
     ///
     /// # Errors
     /// [`OpenError`].

@@ -8,7 +8,7 @@
 //! may have sent them.
 //!
 //! A refused flow of a datagram that was not waited for counts as installed for OVS. So its packets still come as upcalls, without
-//! another attempt, until OVS checks its flows. For a while after a refusal everything is waited for, so this concerns few flows.
+//! another attempt, until OVS checks its flows. For a while after a refusal all answers at that socket are waited for, so this concerns few flows.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use lasthop_dpif::server::Family;
 pub(crate) const UNWAITED_MAX: usize = 16;
 /// Bytes of such a datagram. OVS sends more than a page at once only if one request is that long.
 const UNWAITED_BYTES_MAX: usize = 4096;
-/// How long all answers are waited for after a refusal.
+/// How long all answers of a socket are waited for after a refusal.
 const CAREFUL: Duration = Duration::from_secs(10);
 /// linux/netlink.h: `NLM_F_ACK`, `NLM_F_ECHO`.
 const ANSWERED_FLAGS: u16 = 4 | 8;

@@ -65,7 +65,7 @@ impl World {
         self.0.note_change(self.0.shard(place.zone()), index);
     }
 
-    fn assure(&self, index: u32) {
+    pub(crate) fn assure(&self, index: u32) {
         self.change(index, |connection| connection.status |= ASSURED);
     }
 
