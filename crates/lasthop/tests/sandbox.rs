@@ -385,11 +385,15 @@ fn all_that_the_driver_process_may_is_needed() {
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("wire", &outside, "eth0");
     host.wire("fast", &outside, "eth1");
+    // Its short frames come by system calls, too.
+    host.wire("ringless", &outside, "eth2");
     let ports = [
         "--uplink",
         "fast,backend=af_xdp,host=off",
         "--uplink",
         "wire,backend=af_packet",
+        "--uplink",
+        "ringless,backend=af_packet,packet-ring=false",
         "--host-port",
         "host=192.0.2.1/24",
         "--vnic",
@@ -401,19 +405,20 @@ fn all_that_the_driver_process_may_is_needed() {
     let process = eventually("a driver process", || driver(&switch));
     let state = |switch: &Switch, port: &str| switch.json(&["port", "show", port])["state"].clone();
     let act = |switch: &Switch| {
-        for port in ["wire", "fast", "host"] {
+        for port in ["wire", "ringless", "fast", "host"] {
             eventually(port, || (state(switch, port) == "up").then_some(()));
         }
         let mut one = guest(switch, "a", ONE);
         // Each device receives and sends frames.
-        let ways = ["wire", "fast", "host"].map(|port| [(port, "to_device"), (port, "from_device")]);
+        let ways =
+            ["wire", "ringless", "fast", "host"].map(|port| [(port, "to_device"), (port, "from_device")]);
         for (port, way) in ways.into_iter().flatten() {
             let mut attempts = 0;
             eventually(way, || {
                 send(&mut one, &frame([0xff; 6], ONE, 1, 100));
                 // Not each time: the traced supervisor has to keep up with the events.
                 if attempts % 20 == 0 {
-                    for end in ["eth0", "eth1"] {
+                    for end in ["eth0", "eth1", "eth2"] {
                         outside.ip(&format!("link set {end} down"));
                         outside.ip(&format!("link set {end} up"));
                     }

@@ -9,15 +9,12 @@ use std::time::{Duration, Instant};
 use lasthop_dpif::message::{Messages, NetlinkMessage};
 use lasthop_dpif::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
 use rustix::io::Errno;
-use rustix::net::sockopt::Timeout;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{PATH, WAIT};
 
 /// The pause between two attempts: a starting switch process takes some of these.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long a read of a socket waits by itself. Longer waits are those of `poll`, with their own time limits.
-pub(crate) const RECEIVE_WAIT: Duration = Duration::from_millis(100);
 /// The longest answer to a request of this file, in bytes.
 const ANSWER_BYTES: usize = 64;
 
@@ -97,7 +94,6 @@ fn attempt(path: &Path, request: &ConnectionRequest) -> Result<SwitchConnection,
         [group] => !join_again(&socket, group)?,
         ref groups => groups.iter().try_for_each(|group| join(&socket, *group)).map(|()| true)?,
     };
-    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, Some(RECEIVE_WAIT))?;
     Ok(SwitchConnection { socket, port_id, has_missed })
 }
 

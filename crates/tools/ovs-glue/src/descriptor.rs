@@ -25,11 +25,3 @@ pub(crate) fn wait(fd: RawFd, is_answer: bool) -> Result<(), Errno> {
 pub(crate) fn send_again(fd: RawFd, datagram: &[u8]) -> Result<usize, Errno> {
     rustix::net::send(borrow(fd), datagram, rustix::net::SendFlags::NOSIGNAL)
 }
-
-/// The type of the next message; `None` at the end of the connection. Does not wait.
-pub(crate) fn next_kind(fd: RawFd) -> Result<Option<u16>, Errno> {
-    let mut start = [0; 6];
-    let (len, _) = rustix::net::recv(borrow(fd), start.as_mut_slice(), rustix::net::RecvFlags::DONTWAIT)?;
-    let [.., low, high] = start;
-    Ok((len > 0).then_some(u16::from_ne_bytes([low, high])))
-}

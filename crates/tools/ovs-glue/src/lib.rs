@@ -6,8 +6,8 @@
 //!
 //! **Contract.** The kernel answers before `sendmsg` returns, so an empty socket means that no answer comes. The
 //! library preserves that: the switch sends END after its last answer to a datagram, and while ENDs are missing a read
-//! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. Threads that answer upcalls do not wait
-//! (`open_requests`). If the switch process ends, the library waits up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. Pending requests then
+//! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. If the switch process ends, the library waits
+//! up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. Pending requests then
 //! fail with ENOBUFS, netlink's error for lost messages, after which OVS asks again. The next switch process sends
 //! members of the ports' group the changes of ports meanwhile. An answer about a port that contradicts the kernel is
 //! requested again (`moved`). The variable `LASTHOP_DATAPATH` names the control socket; the default is [`PATH`].
@@ -18,9 +18,9 @@
 //! waiting.
 //!
 //! ```text
-//!   ovs-vswitchd ── socket(AF_NETLINK, GENERIC) ──> table[fd] = SwitchSocket { open requests, groups, port id }
-//!        │ sendmsg ───── request datagram ────────────────────────────> switch      open += 1
-//!        │ recvmsg <──── answer, answer, [ END: open -= 1 ] ───────────┘            0: EAGAIN
+//!   ovs-vswitchd ── socket(AF_NETLINK, GENERIC) ──> table[fd] = SwitchSocket { missing ENDs, groups, port id }
+//!        │ sendmsg ───── request datagram ────────────────────────────> switch      missing += 1
+//!        │ recvmsg <──── answer, answer, [ END: missing -= 1 ] ────────┘            0: EAGAIN
 //!        │
 //!        └─ socket(AF_NETLINK, ROUTE) ──> the kernel, but for requests about tunnel devices: see `probe`
 //! ```
@@ -29,7 +29,6 @@
 mod connect;
 mod descriptor;
 mod moved;
-mod open_requests;
 mod probe;
 mod switch_socket;
 mod sys;

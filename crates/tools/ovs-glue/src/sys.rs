@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use crate::descriptor::borrow;
 use crate::switch_socket::Datagram;
 use crate::table::{self, NetlinkSocket};
-use crate::{moved, open_requests, probe};
-use lasthop_dpif::message::Messages;
+use crate::{moved, probe};
 use lasthop_dpif::private::END;
 
 /// Bytes of a message's length and type.
@@ -203,7 +202,7 @@ pub(crate) unsafe extern "C" fn send(fd: c_int, bytes: *const c_void, len: usize
         Some(NetlinkSocket::Switch(socket)) => {
             // SAFETY: as in libc, there are `len` bytes at `bytes`.
             socket.remember(unsafe { items(bytes.cast::<u8>(), len) });
-            returned(socket.send(None, || {
+            returned(socket.send(|| {
                 // SAFETY: the caller's arguments.
                 length(unsafe { real::send(fd, bytes, len, flags | libc::MSG_NOSIGNAL) })
             }))
@@ -232,11 +231,9 @@ pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags
             let mut unnamed = unsafe { message.read() };
             unnamed.msg_name = std::ptr::null_mut();
             unnamed.msg_namelen = 0;
-            // SAFETY: as in libc, there are the message's pieces and their bytes.
-            let (only, copy) =
-                unsafe { (only_piece(&unnamed), open_requests::unwaited_copy(pieces(&unnamed))) };
-            socket.remember(only);
-            returned(socket.send(copy, || {
+            // SAFETY: as in libc, there are the message's first piece and its bytes.
+            socket.remember(unsafe { only_piece(&unnamed) });
+            returned(socket.send(|| {
                 // SAFETY: the caller's pieces.
                 length(unsafe { real::sendmsg(fd, &raw const unnamed, flags | libc::MSG_NOSIGNAL) })
             }))
@@ -259,17 +256,6 @@ unsafe fn only_piece(message: &msghdr) -> &[u8] {
         [piece] => unsafe { items(piece.iov_base.cast::<u8>(), piece.iov_len) },
         _ => &[],
     }
-}
-
-/// The bytes of a message by pieces.
-///
-/// # Safety
-/// The pieces are as in sendmsg(2).
-unsafe fn pieces(message: &msghdr) -> impl Iterator<Item = &[u8]> + Clone {
-    // SAFETY: the caller's promise.
-    let pieces = unsafe { items(message.msg_iov, message.msg_iovlen) };
-    // SAFETY: as above.
-    pieces.iter().map(|piece| unsafe { items(piece.iov_base.cast::<u8>(), piece.iov_len) })
 }
 
 /// # Safety
@@ -306,20 +292,15 @@ pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
     // SAFETY: as in libc, there is a header at `message`. Lengths that were written are undone before another attempt.
     let before = unsafe { message.read() };
     let may_wait = flags & libc::MSG_DONTWAIT == 0;
-    returned(socket.receive(may_wait, |waits| {
+    returned(socket.receive(may_wait, || {
         // SAFETY: the caller's arguments.
         unsafe {
             (*message).msg_controllen = before.msg_controllen;
             (*message).msg_namelen = before.msg_namelen;
-            let len = length(real::recvmsg(fd, message, with_wait(flags, waits)))?;
+            let len = length(real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT))?;
             Ok(datagram(fd, len, &*message))
         }
     }))
-}
-
-/// The program's flags with or without a wait.
-fn with_wait(flags: c_int, waits: bool) -> c_int {
-    if waits { flags & !libc::MSG_DONTWAIT } else { flags | libc::MSG_DONTWAIT }
 }
 
 /// The bytes received into the pieces of `message`.
@@ -337,12 +318,6 @@ unsafe fn datagram(fd: RawFd, len: usize, message: &msghdr) -> Datagram {
     };
     match what(len, start.get(..START_BYTES).unwrap_or(start)) {
         Datagram::Answer(len) => {
-            if let Some(message) = Messages::new(start).next() {
-                open_requests::note_upcall(message.header.kind);
-                if open_requests::refuses_flow(&message) {
-                    return Datagram::RefusedFlow(len);
-                }
-            }
             // Of the socket's network namespace.
             let name = |index| rustix::net::netdevice::index_to_name(borrow(fd), index).ok();
             let outdated = moved::outdated(start, name);
@@ -368,8 +343,8 @@ pub(crate) unsafe extern "C" fn recv(fd: c_int, bytes: *mut c_void, len: usize, 
         // SAFETY: the caller's arguments.
         return unsafe { real::recv(fd, bytes, len, flags) };
     };
-    returned(socket.receive(flags & libc::MSG_DONTWAIT == 0, |waits| {
-        let found = peek(fd, waits)?;
+    returned(socket.receive(flags & libc::MSG_DONTWAIT == 0, || {
+        let found = peek(fd)?;
         // SAFETY: the caller's arguments.
         let received = length(unsafe { real::recv(fd, bytes, len, flags | libc::MSG_DONTWAIT) })?;
         Ok(if found == Datagram::End { found } else { what(received, &[]) })
@@ -377,10 +352,9 @@ pub(crate) unsafe extern "C" fn recv(fd: c_int, bytes: *mut c_void, len: usize, 
 }
 
 /// Peeks at the next datagram, as the program's buffer may be too short to classify it.
-fn peek(fd: RawFd, waits: bool) -> Result<Datagram, Errno> {
+fn peek(fd: RawFd) -> Result<Datagram, Errno> {
     let mut start = [0; START_BYTES];
-    let mut flags = rustix::net::RecvFlags::PEEK;
-    flags.set(rustix::net::RecvFlags::DONTWAIT, !waits);
+    let flags = rustix::net::RecvFlags::PEEK | rustix::net::RecvFlags::DONTWAIT;
     let (len, _) = rustix::net::recv(borrow(fd), start.as_mut_slice(), flags)?;
     Ok(what(len, start.get(..len).unwrap_or_default()))
 }

@@ -2,20 +2,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use lasthop_dpif::datapath::{DatapathId, Port};
-use lasthop_dpif::family::{FlowMessage, PacketMessage, VportKind};
+use lasthop_dpif::family::VportKind;
 use lasthop_dpif::memory::MemoryDatapath;
 use lasthop_dpif::message::{self, Messages, NetlinkHeader};
-use lasthop_dpif::private::{END, end};
+use lasthop_dpif::private::END;
 use lasthop_dpif::server::{DatapathRecord, Family, Server};
-use lasthop_dpif::talk::DpifRequest;
-use lasthop_dpif::{Errno as Refused, Refusal};
-use lasthop_flow::{FlowKey, Ufid};
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, socketpair};
+use rustix::net::{RecvFlags, SendFlags};
 
 use super::rig::Rig;
 use super::*;
-use crate::open_requests;
 
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
@@ -36,30 +31,8 @@ impl Program {
         Self { fd: connected.socket, socket }
     }
 
-    /// A program, and the other end of its connection; the next server process will be the rig's.
-    fn with_a_server_by_hand(rig: &Rig) -> (Self, OwnedFd) {
-        let control_socket = ControlSocket { path: rig.socket(), wait: Duration::from_secs(20) };
-        let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-            .expect("a pair");
-        set_socket_timeout(&near, Timeout::Recv, Some(connect::RECEIVE_WAIT)).expect("a socket");
-        let socket = SwitchSocket::new(near.as_raw_fd(), control_socket, 16, 7);
-        (Self { fd: near, socket }, far)
-    }
-
     fn send(&self, datagram: &[u8]) -> Result<usize, Errno> {
-        self.send_or_keep(datagram, None)
-    }
-
-    fn send_or_keep(&self, datagram: &[u8], copy: Option<Vec<u8>>) -> Result<usize, Errno> {
-        self.socket.send(copy, || rustix::net::send(&self.fd, datagram, SendFlags::NOSIGNAL))
-    }
-
-    /// Answers upcalls, as a thread that has received one.
-    fn answer(&self, datagram: &[u8]) -> Result<usize, Errno> {
-        open_requests::note_upcall(Family::Packet.id());
-        let copy = open_requests::unwaited_copy([datagram].into_iter());
-        assert!(copy.is_some(), "it need not be waited for");
-        self.send_or_keep(datagram, copy)
+        self.socket.send(|| rustix::net::send(&self.fd, datagram, SendFlags::NOSIGNAL))
     }
 
     /// As `recvmsg` with MSG_DONTWAIT.
@@ -70,13 +43,11 @@ impl Program {
     /// Receives, and classifies each answer by `classify`.
     fn receive_as(&self, mut classify: impl FnMut(usize) -> Datagram) -> Result<Vec<u8>, Errno> {
         let mut buffer = vec![0; 65_536];
-        let received = self.socket.receive(false, |waits| {
-            let flags = if waits { RecvFlags::empty() } else { RecvFlags::DONTWAIT };
-            let (len, _) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), flags)?;
+        let received = self.socket.receive(false, || {
+            let (len, _) = rustix::net::recv(&self.fd, buffer.as_mut_slice(), RecvFlags::DONTWAIT)?;
             Ok(match Messages::new(&buffer[..len]).next() {
                 None => Datagram::HungUp,
                 Some(message) if message.header.kind == END => Datagram::End,
-                Some(message) if open_requests::refuses_flow(&message) => Datagram::RefusedFlow(len),
                 Some(_) => classify(len),
             })
         });
@@ -102,7 +73,7 @@ fn nothing_is_there_only_when_nothing_comes() {
     }
     // A hundred unsolicited ENDs are discarded.
     assert_eq!(program.receive(), Err(Errno::AGAIN));
-    assert_eq!(program.socket.open().len(), 0);
+    assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
 }
 
 /// OVS asks once where a port's device is, at the moment when it moves.
@@ -121,7 +92,7 @@ fn a_port_is_asked_about_again_while_the_answer_is_outdated() {
     assert!(received.is_ok());
     assert_eq!(answers, 4);
     assert_eq!(program.receive(), Err(Errno::AGAIN), "one answer was due");
-    assert_eq!(program.socket.open().len(), 0);
+    assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
 }
 
 #[test]
@@ -168,7 +139,7 @@ fn an_end_that_was_not_read_is_no_loss() {
     let program = Program::new(&rig);
     program.send(&dump()).expect("it takes it");
     assert!(program.receive().is_ok());
-    assert_eq!(program.socket.open().len(), 1, "the END is there still");
+    assert_eq!(program.socket.missing.load(Ordering::Relaxed), 1, "the END is there still");
     rig.restart_after(|| ());
     program.send(&dump()).expect("the new one takes it");
     assert!(program.receive().is_ok(), "it was told of a loss");
@@ -232,120 +203,4 @@ fn without_a_server_there_is_no_connection() {
     let control_socket = ControlSocket { path: rig.socket().with_extension("none"), wait: Duration::ZERO };
     let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new() };
     assert_eq!(connect::connect(&control_socket, &request).map(drop), Err(Errno::CONNREFUSED));
-}
-
-/// A request to install a flow in datapath 7.
-fn flow(number: u32) -> Vec<u8> {
-    let flow = FlowMessage {
-        datapath: 7,
-        ufid: Some(Ufid(u128::from(number).to_ne_bytes())),
-        key: Some(FlowKey { in_port: Some(number), ether_type: Some(0x9999), ..FlowKey::default() }),
-        actions: Some(Vec::new()),
-        ..FlowMessage::default()
-    };
-    DpifRequest::FlowNew(flow).encode(number, 7).expect("short")
-}
-
-/// A request to send a packet.
-fn packet() -> Vec<u8> {
-    let packet = PacketMessage {
-        datapath: 7,
-        packet: vec![0; 60],
-        actions: Some(Vec::new()),
-        ..PacketMessage::default()
-    };
-    DpifRequest::Execute(Box::new(packet)).encode(9, 7).expect("short")
-}
-
-fn tell(far: &OwnedFd, datagram: &[u8]) {
-    rustix::net::send(far, datagram, SendFlags::NOSIGNAL).expect("room");
-}
-
-#[test]
-fn a_thread_that_answers_upcalls_does_not_wait_for_the_switch() {
-    let rig = Rig::new();
-    let (program, far) = Program::with_a_server_by_hand(&rig);
-    for number in 0..UNWAITED_MAX {
-        program.answer(&flow(number as u32)).expect("it takes it");
-        assert_eq!(program.receive(), Err(Errno::AGAIN), "nothing is refused so far");
-    }
-    program.answer(&flow(99)).expect("it takes it");
-    assert!(program.socket.is_waited_for(), "the switch is far behind");
-    tell(&far, &end());
-    assert_eq!(program.receive(), Err(Errno::AGAIN));
-    assert_eq!(program.socket.open().len(), UNWAITED_MAX);
-    // Another request is answered after these.
-    program.send(&dump()).expect("it takes it");
-    assert!(program.socket.is_waited_for());
-    (0..UNWAITED_MAX).for_each(|_| tell(&far, &end()));
-    tell(&far, &dump());
-    assert_eq!(program.receive(), Ok(dump()));
-    tell(&far, &end());
-    assert_eq!(program.receive(), Err(Errno::AGAIN));
-    assert_eq!(program.socket.open().len(), 0);
-}
-
-#[test]
-fn other_threads_and_other_requests_wait() {
-    let copy = |datagram: &[u8]| open_requests::unwaited_copy([datagram].into_iter());
-    assert_eq!(copy(&flow(1)), None, "it may try out a feature");
-    open_requests::note_upcall(Family::Packet.id());
-    assert_eq!(copy(&flow(1)), Some(flow(1)));
-    assert_eq!(copy(&dump()), None);
-    let mut acknowledged = flow(1);
-    acknowledged[6] |= 4;
-    assert_eq!(copy(&acknowledged), None);
-    assert_eq!(copy(&[flow(1), dump()].concat()), None, "it has another one");
-    let pieces = [flow(1), packet(), flow(2)];
-    let flows = open_requests::unwaited_copy(pieces.iter().map(Vec::as_slice));
-    assert_eq!(flows, Some([flow(1), flow(2)].concat()), "a packet that was sent is not sent again");
-    assert_eq!(copy(&packet()), Some(Vec::new()));
-    let many = vec![flow(1); 100];
-    assert_eq!(
-        open_requests::unwaited_copy(many.iter().map(Vec::as_slice)),
-        None,
-        "they are too long to keep"
-    );
-}
-
-#[test]
-fn after_a_refused_flow_answers_are_waited_for() {
-    let rig = Rig::new();
-    let (program, far) = Program::with_a_server_by_hand(&rig);
-    program.answer(&flow(1)).expect("it takes it");
-    let header = Messages::new(&flow(1)).next().expect("a request").header;
-    let refusal = message::acknowledgement(header, 0, Err(Refusal::from(Refused::ENOSPC)), false);
-    tell(&far, &refusal);
-    tell(&far, &end());
-    assert_eq!(program.receive(), Ok(refusal), "the program is told");
-    assert_eq!(program.receive(), Err(Errno::AGAIN));
-    program.answer(&flow(2)).expect("it takes it");
-    assert!(program.socket.is_waited_for());
-}
-
-#[test]
-fn the_next_server_process_gets_what_the_last_one_has_not_done() {
-    let mut rig = Rig::new();
-    let (mut records, mut datapath) = rig.end();
-    records.insert(DatapathId(7), DatapathRecord::named("dp7"));
-    let mut server = Server::new();
-    server.restore(records, &mut datapath);
-    rig.start(server, datapath, Vec::new());
-    let (program, far) = Program::with_a_server_by_hand(&rig);
-    for number in 1..=3 {
-        program.answer(&flow(number)).expect("it takes it");
-    }
-    // It had read only one of them: the connection ends with an error.
-    rustix::net::recv(&far, [0; 4096].as_mut_slice(), RecvFlags::empty()).expect("a request");
-    tell(&far, &end());
-    drop(far);
-    assert_eq!(program.receive(), Err(Errno::AGAIN), "the program misses nothing");
-    program.send(&dump()).expect("it takes it");
-    let answer = program.receive().expect("behind the flows");
-    assert!(
-        Messages::new(&answer).next().is_some_and(|message| message.error().is_none()),
-        "none is refused"
-    );
-    let (_, datapath) = rig.end();
-    assert_eq!(datapath.flow_count(DatapathId(7)), 2);
 }
