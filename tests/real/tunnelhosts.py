@@ -16,6 +16,8 @@ FAR = {4: ("10.7.1.1", "10.7.2.2", 24), 6: ("fd07:1::1", "fd07:2::2", 64)}
 ROUTER = {4: ("10.7.1.254", "10.7.2.254"), 6: ("fd07:1::fe", "fd07:2::fe")}
 GUESTS = ("10.8.0.1", "10.8.0.2")
 GUESTS_6 = ("fd08::1", "fd08::2")
+# In a warning: a guest solicits routers and neighbours once its own host has the tunnel, which may be before the other host has it.
+EARLY = "receive tunnel port not found (icmp6"
 
 
 class Host(Started):
@@ -60,7 +62,8 @@ class Host(Started):
     def sound(self):
         self.switch.check_alive()
         self.switch.check_conserved()
-        check(not self.ovs.warnings(), f"ovs-vswitchd warns: {self.ovs.warnings()}")
+        warnings = [line for line in self.ovs.warnings() if EARLY not in line]
+        check(not warnings, f"ovs-vswitchd warns: {warnings}")
 
 
 def counters(host, port="genev_sys_6081"):
