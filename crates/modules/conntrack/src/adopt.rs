@@ -9,12 +9,11 @@
 
 use lasthop_ct_packet::{CtTuple, Direction};
 
-use crate::begun::Entry;
 use crate::connection::Connection;
 use crate::kept::checked;
 use crate::place::Place;
 use crate::shard::Shared;
-use crate::table::Table;
+use crate::table::{Entry, Table};
 
 impl Shared {
     /// Checks at most `steps` of the places that another process left. Returns true once all are checked.

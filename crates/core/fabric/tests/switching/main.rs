@@ -2,7 +2,6 @@
 //!
 //! One program, so that the simulated guests are compiled once.
 
-mod afterwards;
 mod copies;
 mod delivery;
 mod fairness;
