@@ -1,5 +1,5 @@
 //! System calls without safe wrappers in std or rustix: they move frames in batches between a device and the vNIC's
-//! memory.
+//! memory, and map what the kernel shares through sockets.
 //!
 //! The kernel accesses the vNIC's memory on our behalf, while the switch may do the same. This module makes no
 //! reference into it: it checks addresses against the arena ([`Arena`]) and passes them on.
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use lasthop_frontend::VnicPair;
 use lasthop_guestmem::{Mapping, StaleSegment};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Messages of one system call.
 pub(crate) const BATCH: usize = 32;
@@ -290,6 +291,40 @@ pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     // It only fails for other sockets, which have no such losses.
     let _ = get_struct(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats);
     stats.tp_drops
+}
+
+/// Memory that the kernel shares through a socket, mapped as long as this value lives.
+#[derive(Debug)]
+pub(crate) struct KernelMemory {
+    base: NonNull<u8>,
+    len_bytes: usize,
+}
+
+impl KernelMemory {
+    /// Maps `len_bytes` that `socket` has at file offset `offset`.
+    ///
+    /// # Errors
+    /// Errors of mmap(2).
+    pub(crate) fn of_socket(socket: BorrowedFd<'_>, offset: u64, len_bytes: usize) -> Result<Self, Errno> {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
+        let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, protection, flags, socket, offset)? };
+        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
+        Ok(Self { base, len_bytes })
+    }
+
+    /// Address of its first byte; it is valid as long as this value lives.
+    #[inline]
+    pub(crate) fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+}
+
+impl Drop for KernelMemory {
+    fn drop(&mut self) {
+        // SAFETY: mmap returned it, and those who have pointers into it own this value.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes) };
+    }
 }
 
 /// Takes the error that the socket would report at the next call.

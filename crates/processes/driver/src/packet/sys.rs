@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use lasthop_device::PacketRing;
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use crate::sys::KernelMemory;
 
 /// More than a device's ring has.
 const RING_BYTES_MAX: usize = 64 << 20;
@@ -25,7 +26,7 @@ const HEADER_BYTES: usize = size_of::<libc::tpacket2_hdr>();
 /// The mapped slots.
 #[derive(Debug)]
 pub(super) struct FrameSlots {
-    base: NonNull<u8>,
+    memory: KernelMemory,
     slots: u32,
     slot_bytes: usize,
 }
@@ -68,11 +69,7 @@ impl FrameSlots {
         let is_usual =
             ring.slots > 1 && ring.slots.is_power_of_two() && slot_bytes.is_multiple_of(HEADER_BYTES);
         let len_bytes = whole.filter(|bytes| *bytes > 0 && is_usual).ok_or(Errno::PROTO)?;
-        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
-        // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
-        let base = unsafe { mmap(std::ptr::null_mut(), len_bytes, protection, flags, socket, 0)? };
-        let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
-        Ok(Self { base, slots: ring.slots, slot_bytes })
+        Ok(Self { memory: KernelMemory::of_socket(socket, 0, len_bytes)?, slots: ring.slots, slot_bytes })
     }
 
     /// Number of slots, at least 2.
@@ -81,16 +78,12 @@ impl FrameSlots {
         self.slots
     }
 
-    fn len_bytes(&self) -> usize {
-        self.slots as usize * self.slot_bytes
-    }
-
     /// Address of slot `number`, modulo the number of slots.
     #[inline]
     fn at(&self, number: u32) -> NonNull<u8> {
         let index = (number & (self.slots - 1)) as usize;
         // SAFETY: the index is below the number of slots, all of which are mapped.
-        unsafe { self.base.add(index * self.slot_bytes) }
+        unsafe { self.memory.base().add(index * self.slot_bytes) }
     }
 
     #[inline]
@@ -122,12 +115,5 @@ impl FrameSlots {
     #[inline]
     pub(super) fn release(&mut self, number: u32) {
         self.status(number).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-    }
-}
-
-impl Drop for FrameSlots {
-    fn drop(&mut self) {
-        // SAFETY: mmap returned it, and only `self` has pointers into it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.len_bytes()) };
     }
 }

@@ -10,12 +10,12 @@
 
 use std::marker::PhantomData;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::net::xdp::XdpRingOffset;
+
+use crate::sys::KernelMemory;
 
 use super::rings::{Entry, RING_ENTRIES_MAX};
 
@@ -25,8 +25,7 @@ const LEAD_BYTES_MAX: u64 = 1 << 16;
 /// One mapped ring of entries of type `E`.
 #[derive(Debug)]
 pub(super) struct RingMemory<E> {
-    base: NonNull<u8>,
-    mapped_bytes: usize,
+    memory: KernelMemory,
     producer: usize,
     consumer: usize,
     flags: usize,
@@ -50,40 +49,25 @@ impl<E: Entry> RingMemory<E> {
         at: &XdpRingOffset,
         entries: u32,
     ) -> Result<Self, Errno> {
-        let mapped_bytes = check::<E>(at, entries)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
-        // SAFETY: a fresh address range is chosen by the kernel; nothing existing is replaced.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, flags, socket, page_offset)? };
-        Ok(Self::adopt(base, mapped_bytes, at, entries))
-    }
-
-    /// A ring that two parts of a test share.
-    #[cfg(test)]
-    pub(super) fn of_file(file: BorrowedFd<'_>, entries: u32) -> Result<Self, Errno> {
-        let at = XdpRingOffset { producer: 0, consumer: 64, desc: 192, flags: Some(128) };
-        let mapped_bytes = check::<E>(&at, entries)?;
-        let protection = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `of_socket`.
-        let base =
-            unsafe { mmap(std::ptr::null_mut(), mapped_bytes, protection, MapFlags::SHARED, file, 0)? };
-        Ok(Self::adopt(base, mapped_bytes, &at, entries))
-    }
-
-    fn adopt(base: *mut std::ffi::c_void, mapped_bytes: usize, at: &XdpRingOffset, entries: u32) -> Self {
+        let memory = KernelMemory::of_socket(socket, page_offset, check::<E>(at, entries)?)?;
         // `check` has compared the offsets with LEAD_BYTES_MAX.
         let place = |offset: u64| offset as usize;
-        Self {
-            base: NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED"),
-            mapped_bytes,
+        Ok(Self {
+            memory,
             producer: place(at.producer),
             consumer: place(at.consumer),
             flags: place(at.flags.unwrap_or(at.producer)),
             entries_at: place(at.desc),
             mask: entries - 1,
             entry: PhantomData,
-        }
+        })
+    }
+
+    /// A ring that two parts of a test share.
+    #[cfg(test)]
+    pub(super) fn of_file(file: BorrowedFd<'_>, entries: u32) -> Result<Self, Errno> {
+        let at = XdpRingOffset { producer: 0, consumer: 64, desc: 192, flags: Some(128) };
+        Self::of_socket(file, 0, &at, entries)
     }
 
     pub(super) fn entries(&self) -> u32 {
@@ -93,7 +77,7 @@ impl<E: Entry> RingMemory<E> {
     fn word(&self, at: usize) -> &AtomicU32 {
         // SAFETY: `check` found `at` aligned and four bytes of it inside the mapping, which lives as long as `self`; the
         // kernel reads and writes the word atomically, and here it is only ever used as an atomic.
-        unsafe { self.base.add(at).cast::<AtomicU32>().as_ref() }
+        unsafe { self.memory.base().add(at).cast::<AtomicU32>().as_ref() }
     }
 
     pub(super) fn producer(&self) -> u32 {
@@ -126,7 +110,7 @@ impl<E: Entry> RingMemory<E> {
     fn place(&self, position: u32) -> *mut E {
         let index = (position & self.mask) as usize;
         // SAFETY: the index is below the number of entries, and `check` found all of them inside the mapping.
-        unsafe { self.base.as_ptr().add(self.entries_at + index * size_of::<E>()).cast() }
+        unsafe { self.memory.base().as_ptr().add(self.entries_at + index * size_of::<E>()).cast() }
     }
 
     /// A copy of the entry at `position`, modulo the number of entries.
@@ -139,13 +123,6 @@ impl<E: Entry> RingMemory<E> {
     pub(super) fn write(&self, position: u32, entry: E) {
         // SAFETY: as for `read`.
         unsafe { self.place(position).write_volatile(entry) };
-    }
-}
-
-impl<E> Drop for RingMemory<E> {
-    fn drop(&mut self) {
-        // SAFETY: mmap returned it, and only `self` has pointers into it.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }
 

@@ -79,20 +79,19 @@ fn since(now: DriverCounters, before: DriverCounters) -> DriverCounters {
 #[test]
 #[ignore = "needs root"]
 fn the_short_header_of_older_kernels_does_as_well() {
-    let mut lab = Lab::new(1);
-    let short = PacketOptions { short_header: true, ..PacketOptions::default() };
-    let one = lab.packet_port(1, 1500, short);
-    let two = lab.packet_port(2, 1500, short);
-    talk(&one, &two);
-    lab.assert_conserved();
+    talk_over(PacketOptions { short_header: true, ..PacketOptions::default() });
 }
 
 /// Where the kernel has no memory for a ring.
 #[test]
 #[ignore = "needs root"]
 fn system_calls_alone_do_as_well() {
+    talk_over(PacketOptions { ring: false, ..PacketOptions::default() });
+}
+
+/// Two wires that are opened in the same way.
+fn talk_over(options: PacketOptions) {
     let mut lab = Lab::new(1);
-    let options = PacketOptions { ring: false, ..PacketOptions::default() };
     let one = lab.packet_port(1, 1500, options);
     let two = lab.packet_port(2, 1500, options);
     talk(&one, &two);
