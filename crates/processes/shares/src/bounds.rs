@@ -5,6 +5,8 @@ use std::time::Duration;
 /// The time from one decision about weights to the next. Placement and shares change slowly, so that the host's scheduler and
 /// guests settle in between.
 pub(crate) const PERIOD: Duration = Duration::from_secs(1);
+/// The names of threads without shares are read again after this time.
+pub(crate) const NAMES_PERIOD: Duration = Duration::from_secs(10);
 /// Threads with shares of their own: 64 workers, and the threads of the driver process. A process that names more
 /// threads like this gets no more groups.
 pub(crate) const SHARES_MAX: usize = 128;

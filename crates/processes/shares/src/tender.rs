@@ -10,7 +10,7 @@ use lasthop_runtime::thread_sample::{SampledThread, threads_of};
 use lasthop_sched::{ThreadLoad, ThreadShare, ThreadUse, steal_credit};
 use log::{info, warn};
 
-use crate::bounds::{PERIOD, REMOVAL_PAUSE, REMOVALS_MAX, RETRY, SHARES_MAX};
+use crate::bounds::{NAMES_PERIOD, PERIOD, REMOVAL_PAUSE, REMOVALS_MAX, RETRY, SHARES_MAX};
 use crate::group::{Group, Moved};
 use crate::hierarchy::Hierarchy;
 use crate::threads::is_below;
@@ -48,6 +48,8 @@ pub(crate) struct Tender {
     members: BTreeMap<u32, Member>,
     /// Threads of these processes that move no packets, with their processes.
     others: BTreeSet<(u32, u32)>,
+    /// When `others` was last empty: a new thread has its creator's name until it has set its own.
+    looked_anew: Option<Instant>,
     last: Option<Instant>,
     removals: u32,
     pub(crate) report: SharesReport,
@@ -62,6 +64,7 @@ impl Tender {
             group: None,
             members: BTreeMap::new(),
             others: BTreeSet::new(),
+            looked_anew: None,
             last: None,
             removals: 0,
             report: SharesReport::default(),
@@ -130,7 +133,7 @@ impl Tender {
             self.take_process(&group, *pid)?;
         }
         if wanted.mode == SharesMode::Steal {
-            self.take_threads(&group, &wanted.packets)?;
+            self.take_threads(&group, &wanted.packets, now)?;
             self.decide(&group, now)?;
         } else {
             self.forget();
@@ -170,7 +173,16 @@ impl Tender {
     }
 
     /// Gives a share to each new thread that moves packets, and forgets those that have ended.
-    fn take_threads(&mut self, group: &Group, processes: &BTreeSet<u32>) -> Result<(), Fault> {
+    fn take_threads(
+        &mut self,
+        group: &Group,
+        processes: &BTreeSet<u32>,
+        now: Instant,
+    ) -> Result<(), Fault> {
+        if self.looked_anew.is_none_or(|then| now.saturating_duration_since(then) >= NAMES_PERIOD) {
+            self.others.clear();
+            self.looked_anew = Some(now);
+        }
         let mut present = BTreeSet::new();
         for pid in processes {
             present.extend(threads_of(&self.proc, *pid).map(|tid| (tid, *pid)));
@@ -344,6 +356,18 @@ mod tests {
         assert_eq!(host.read("cpu/lasthop-x/worker1.72/cpu.shares"), "1024");
         assert_eq!((tender.report.weights_changed, tender.report.periods_lent), (4, 1));
         assert_eq!(tender.report.threads.len(), 2, "neither the first thread nor a session");
+    }
+
+    #[test]
+    fn a_thread_that_takes_its_name_late_gets_its_share() {
+        let (host, now) = (host().0, Instant::now());
+        thread(&host, (70, 71), "lasthop", 'R', 0);
+        let mut tender = Tender::new(host.proc(), "lasthop-x".to_owned(), 1);
+        tender.tend(&wanted(SharesMode::Steal), now);
+        assert!(tender.members.is_empty());
+        thread(&host, (70, 71), "worker0", 'S', 0);
+        tender.tend(&wanted(SharesMode::Steal), now + NAMES_PERIOD);
+        assert_eq!(host.read("cpu/lasthop-x/worker0.71/tasks"), "71");
     }
 
     #[test]
