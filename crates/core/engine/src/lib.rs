@@ -48,6 +48,7 @@
 //! ```
 #![deny(unsafe_code)] // sys.rs alone may have some
 
+mod answers;
 mod capture;
 mod clock;
 mod control;

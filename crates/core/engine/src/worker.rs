@@ -13,6 +13,7 @@ use lasthop_module_api::PortId;
 use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
 use lasthop_vhost::ForeignFd;
 
+use crate::answers::FirstPackets;
 use crate::clock::now_ns;
 use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
 use crate::empty_kicks::UnheardRings;
@@ -66,6 +67,7 @@ pub(crate) struct Worker {
     polled_ns: u64,
     /// Whether the last round found packets.
     has_worked: bool,
+    first_packets: FirstPackets,
     /// Whether it fetches nothing from guests.
     is_draining: bool,
     /// Whether it also writes no word of their rings, since another process may be using them.
@@ -118,6 +120,7 @@ impl Worker {
             faults_seen: guard::faults(),
             polled_ns: 0,
             has_worked: false,
+            first_packets: FirstPackets::default(),
             is_draining: false,
             is_quiesced: false,
             stopping: false,
@@ -243,6 +246,7 @@ impl Worker {
         self.sampling.note_cost(visited.cost);
         if visited.packets > 0 {
             self.stats.batches += 1;
+            self.note_first_packets(ring);
             adaptive_poll.found(ring.port.index(), now);
             if self.scheduling.movement.is_some() {
                 self.note_delivery(now);
@@ -254,6 +258,34 @@ impl Worker {
         self.fabric.mark(WorkStage::Signal);
         self.fabric.mark_visit(ring.port, visited.packets);
         visited
+    }
+
+    #[inline]
+    fn note_first_packets(&mut self, ring: RingId) {
+        self.first_packets.last = Some(ring);
+        if self.first_packets.asker.is_none() {
+            self.first_packets.asker = self.fabric.last_destination().map(|(port, _)| (ring, port));
+        }
+    }
+
+    /// What its packets have shown since it slept.
+    #[inline]
+    pub(crate) fn first_packets(&self) -> &FirstPackets {
+        &self.first_packets
+    }
+
+    /// Begins a conversation after a long sleep; returns the first of its active rings.
+    pub(crate) fn begin_conversation(&mut self) -> Option<RingId> {
+        self.first_packets = FirstPackets::default();
+        self.active.get(0).map(|active| active.ring)
+    }
+
+    /// Polls a ring from which an answer is expected, if it is the home.
+    pub(crate) fn expect_answer(&mut self, ring: RingId, now: u64) {
+        if self.is_home(ring.port, 2 * ring.queue + 1) {
+            self.fabric.suppress_next_kick(ring);
+            self.activate(ring, now);
+        }
     }
 
     /// Decides whether the next delivery of packets that wait for receive buffers is metered.

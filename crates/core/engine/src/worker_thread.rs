@@ -24,6 +24,7 @@ use lasthop_ring::{AdaptivePoll, CoreYield, SignalRetry};
 use lasthop_sched::{LookRound, Occupancy};
 
 use crate::EngineSettings;
+use crate::answers::Answers;
 use crate::clock::{now_ns, reading_ns};
 use crate::events::Gate;
 use crate::load::Gathering;
@@ -36,6 +37,9 @@ const POLL_NS: u64 = 20_000;
 /// Same for a worker whose thread has found no packets for this long: the answer to its packets may come from an armed
 /// ring.
 const IDLE_POLL_NS: u64 = 2_000;
+
+/// An answer that came the last time is polled for during this part of the longest busy-poll at least.
+const EXPECTING: u64 = 4;
 
 /// Where a reading of the clock is a system call, polls are this many times as far apart as a reading takes. So they leave most of
 /// the CPU to the packets.
@@ -84,6 +88,7 @@ pub(crate) struct WorkerThread {
     polls: PollIntervals,
     /// The port that received the last packets; its guest is expected to answer.
     debtor: Option<PortId>,
+    answers: Answers,
 }
 
 /// The role of a thread among the others.
@@ -145,6 +150,7 @@ pub(crate) fn worker_threads(
         look_max_ns: u64::from(settings.hysteresis_us) * 1000,
         polls,
         debtor: None,
+        answers: Answers::default(),
     };
     Ok(workers.into_iter().zip(arrivals).zip(roles).map(worker_thread).collect())
 }
@@ -290,6 +296,12 @@ impl WorkerThread {
         if worked {
             self.worked_ns = now;
             self.note_debtor();
+            if !self.answers.is_over() {
+                let look_ns = self.look_max_ns / EXPECTING;
+                self.workers
+                    .iter()
+                    .for_each(|worker| self.answers.learn(worker.first_packets(), now, look_ns));
+            }
         }
         let poll_ns = self.polls.after(now - self.worked_ns);
         let look_ns = self.adaptive_poll.ns();
@@ -321,7 +333,10 @@ impl WorkerThread {
     /// Decides after which time rings without packets are armed: by the state of the guest that owes an answer, or the
     /// adaptive polling time.
     fn idle_step(&mut self, now: u64) -> IdleStep {
-        let learned_ns = self.adaptive_poll.ns();
+        let learned_ns = match self.answers.is_expecting() {
+            true => self.adaptive_poll.ns().max(self.look_max_ns / EXPECTING),
+            false => self.adaptive_poll.ns(),
+        };
         // A guest that may have missed its signal is not left waiting until that is known.
         let is_reminding = self.workers.iter().any(|worker| worker.is_reminding_soon(now));
         let is_posted =
@@ -378,6 +393,23 @@ impl WorkerThread {
             only.wake(now);
         } else {
             self.sleep_together(now);
+        }
+        self.begin_conversation(now);
+    }
+
+    /// After a long sleep, also polls the ring from which the answer to the packets is expected that ended it.
+    fn begin_conversation(&mut self, slept_ns: u64) {
+        let now = now_ns(self.started);
+        if now - slept_ns < self.look_max_ns {
+            return; // the answer to the last packets may be among these
+        }
+        let mut asker = None;
+        for worker in &mut self.workers {
+            let first = worker.begin_conversation();
+            asker = asker.or(first);
+        }
+        if let Some(answering) = self.answers.begin(asker) {
+            self.workers.iter_mut().for_each(|worker| worker.expect_answer(answering, now));
         }
     }
 

@@ -7,12 +7,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use lasthop_engine::{Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
+use lasthop_engine::{EngineSettings, Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_sched::{Activity, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState};
 use lasthop_vhost::features as virtio;
-use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
+use support::{TestSwitch, TestWorkers, config, eventually, frame, named, receive, send};
 
 /// Frames of each direction for each schedule.
 const FRAMES: u32 = 300;
@@ -214,4 +214,34 @@ fn signals_to_a_receiver_without_event_index_are_not_delayed() {
         assert_eq!(receive(&mut other), frame(2, 1, number, 64));
     }
     assert_eq!(counters(&switch).signals_delayed, 0, "its progress is unknown");
+}
+
+#[test]
+fn after_a_sleep_the_ring_is_polled_from_which_an_answer_came_before() {
+    for workers in [1, 2] {
+        let settings = EngineSettings { workers, hysteresis_us: 1_000_000, ..EngineSettings::default() };
+        let mut switch = TestSwitch::with_settings(named("dummy"), &settings);
+        let (_, mut one) = switch.attach(config("one"), GuestOptions::default());
+        let (_, mut other) = switch.attach(config("other"), GuestOptions::default());
+        let active = |switch: &TestSwitch| -> usize {
+            switch.engine.stats().unwrap().workers.iter().map(|worker| worker.active_rings).sum()
+        };
+        let mut number = 0;
+        let mut ask = |one: &mut Guest, other: &mut Guest| {
+            number += 1;
+            send(one, &frame(2, 1, number, 64));
+            assert_eq!(receive(other), frame(2, 1, number, 64));
+        };
+        eventually("no ring is polled", || active(&switch) == 0);
+        ask(&mut one, &mut other);
+        eventually("one ring is polled", || active(&switch) == 1);
+        send(&mut other, &frame(1, 2, 0, 64));
+        receive(&mut one);
+        eventually("no ring is polled", || active(&switch) == 0);
+        ask(&mut one, &mut other);
+        eventually("both rings are polled", || active(&switch) == 2);
+        eventually("no ring is polled", || active(&switch) == 0);
+        ask(&mut one, &mut other);
+        eventually("one ring is polled, since no answer came", || active(&switch) == 1);
+    }
 }

@@ -586,6 +586,13 @@ impl Fabric {
         }
     }
 
+    /// Suppresses the kick that a transmit ring is armed for, before its next head.
+    pub fn suppress_next_kick(&mut self, ring: RingId) {
+        if let Some(queue) = self.senders.queue_mut(ring) {
+            queue.ring.suppress_next_kick();
+        }
+    }
+
     /// Arms the kick of a transmit ring and checks once more. True if there is work: the caller must not sleep.
     pub fn arm(&mut self, ring: RingId) -> bool {
         let Some(queue) = self.senders.queue_mut(ring) else { return false };

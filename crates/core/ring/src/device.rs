@@ -574,6 +574,15 @@ impl DeviceRing {
         }
     }
 
+    /// As [`Self::suppress_kicks`], for a kick that was armed for a head that the driver has not added.
+    pub fn suppress_next_kick(&mut self) {
+        if self.kicks_armed && self.event_idx {
+            // The head before the next one: the driver's index passes it in 65536 heads.
+            self.memory.set_available_event(self.next_avail.wrapping_sub(1));
+        }
+        self.suppress_kicks();
+    }
+
     /// Arms the kick for the next head, and checks once more. True if heads are pending: the caller must not sleep.
     ///
     /// # Errors

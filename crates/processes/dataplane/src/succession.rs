@@ -26,6 +26,8 @@ const REST_PATIENCE: Duration = Duration::from_millis(10);
 /// over, as after a death of this process: its guest has to reconnect. Packets pass meanwhile. A front end that is
 /// merely slow, as on a machine without idle CPUs, should not lose its session.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a session's turn that has begun before may take to end. Packets pass meanwhile.
+const TURN_PATIENCE: Duration = Duration::from_millis(500);
 /// Pause between two checks.
 const QUIESCE_PAUSE: Duration = Duration::from_millis(2);
 
@@ -60,7 +62,8 @@ impl Switch {
     /// Comes to rest if it is to and sessions are at rest, or their time is over.
     pub(super) fn rest_if_quiet(&mut self) {
         let is_over = |quiescing: &mut Quiescing| {
-            self.sessions.restless().next().is_none() || Instant::now() >= quiescing.until
+            let now = Instant::now();
+            self.sessions.restless(now).next().is_none() || now >= quiescing.until
         };
         if let Some(Quiescing { id, .. }) = self.quiescing.take_if(is_over) {
             let result = self.come_to_rest();
@@ -70,7 +73,7 @@ impl Switch {
 
     fn come_to_rest(&mut self) -> Result<(), Fault> {
         self.sessions.set_stage(sessions::Stage::AtRest);
-        for port in self.sessions.restless() {
+        for port in self.sessions.restless(Instant::now() + TURN_PATIENCE) {
             info!(limited = true, port:% = port; "port {port}: its front end stays in the middle of a message, so its session cannot be taken over: its guest will have to connect again");
         }
         self.refuse_moves();
@@ -89,7 +92,7 @@ impl Switch {
         if self.stage != Stage::Resting {
             self.sessions.set_stage(sessions::Stage::Quiescing);
             let until = Instant::now() + QUIESCE_TIMEOUT;
-            while self.sessions.restless().next().is_some() && Instant::now() < until {
+            while self.sessions.restless(Instant::now()).next().is_some() && Instant::now() < until {
                 std::thread::sleep(QUIESCE_PAUSE);
             }
             let _ = self.come_to_rest();

@@ -39,7 +39,7 @@ pub struct TestSwitch {
     sessions: Vec<JoinHandle<String>>,
 }
 
-fn named(module: &str) -> Arc<dyn Module> {
+pub fn named(module: &str) -> Arc<dyn Module> {
     lasthop_modules::by_name(module, &lasthop_modules::BridgeSettings::default()).unwrap().into()
 }
 
@@ -92,8 +92,11 @@ impl TestSwitch {
 
     pub fn with(module: Arc<dyn Module>, crew: impl Into<TestWorkers>) -> Self {
         let TestWorkers { workers, gathering } = crew.into();
-        let settings = EngineSettings { workers, gathering, ..EngineSettings::default() };
-        Self { engine: Engine::start(module, &settings).unwrap(), sessions: Vec::new() }
+        Self::with_settings(module, &EngineSettings { workers, gathering, ..EngineSettings::default() })
+    }
+
+    pub fn with_settings(module: Arc<dyn Module>, settings: &EngineSettings) -> Self {
+        Self { engine: Engine::start(module, settings).unwrap(), sessions: Vec::new() }
     }
 
     /// Serves a session on `port` in a thread of its own, and returns the front end's socket.

@@ -215,8 +215,10 @@ impl Sessions {
     }
 
     /// Ports of sessions that a successor could not continue now.
-    pub(super) fn restless(&self) -> impl Iterator<Item = &str> {
-        self.guests.values().filter(|guest| !guest.is_resting()).map(|guest| guest.port.as_str())
+    ///
+    /// Waits until `until` for turns that have not ended.
+    pub(super) fn restless(&self, until: Instant) -> impl Iterator<Item = &str> {
+        self.guests.values().filter(move |guest| !guest.is_resting(until)).map(|guest| guest.port.as_str())
     }
 
     /// Inspects the session of each port that has one. Skips a session that is being served for long.
@@ -279,10 +281,10 @@ impl Guest {
         {}
     }
 
-    /// False while the session is served, and after its end until the supervisor knows.
-    fn is_resting(&self) -> bool {
+    /// False if the session is still served at `until`, and after its end until the supervisor knows.
+    fn is_resting(&self, until: Instant) -> bool {
         let Some(shared) = self.shared.upgrade() else { return true };
-        let session = shared.try_session();
+        let session = shared.session_until(until);
         session.is_some_and(|session| session.as_ref().is_some_and(Session::is_resting))
     }
 }

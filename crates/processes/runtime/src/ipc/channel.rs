@@ -277,7 +277,12 @@ mod tests {
             one.flush_by(short).expect("the other side is there");
             assert_eq!((sent, one.wants_write(), one.interest().write), (1, true, false), "{refusal}");
             let due = one.due().expect("it is tried again");
-            one.flush_by(|_, _, _| panic!("not before")).expect("the other side is there");
+            let early = |_: &ForeignFd, _: &[u8], _: &[ForeignFd]| {
+                assert!(Instant::now() >= due, "not before");
+                Err(refusal)
+            };
+            one.flush_by(early).expect("the other side is there");
+            let due = one.due().expect("it is tried again");
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         let gone = one.flush_by(|_, _, _| Err(Errno::PIPE)).expect_err("the end");
