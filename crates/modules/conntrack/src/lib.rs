@@ -66,6 +66,7 @@
 mod adjust;
 mod adopt;
 mod adoption;
+mod begun;
 mod bounds;
 mod connection;
 mod conntrack_table;
@@ -74,6 +75,7 @@ mod dry_run;
 mod established;
 mod eviction;
 mod expect;
+mod first_packets;
 mod hash;
 mod index;
 mod kept;

@@ -317,6 +317,11 @@ impl Module for FlowModule {
         }
     }
 
+    /// `rest` is a zone with new connections.
+    fn delivered(&self, _port: PortId, rest: u16) {
+        self.table.connections_made().into_iter().for_each(|connections| connections.finish_begun(rest));
+    }
+
     /// For packets that the fallback bridge decides about; [`FlowModule::dry_run`] explains the others.
     fn explain(
         &self,
@@ -420,11 +425,9 @@ impl Module for FlowModule {
 impl FlowModule {
     /// Empty before the first connection.
     fn tracked_counters(&self) -> Vec<(&'static str, u64)> {
-        let Some(connections) = self.table.connections_made() else { return Vec::new() };
-        let counted = connections.counters();
-        if counted == CtCounters::default() {
-            return Vec::new();
-        }
+        let made = self.table.connections_made().map(|connections| (connections, connections.counters()));
+        let made = made.filter(|(_, counted)| *counted != CtCounters::default());
+        let Some((connections, counted)) = made else { return Vec::new() };
         vec![
             ("connections", u64::from(connections.len())),
             ("connection_bytes", connections.memory_bytes() as u64),

@@ -280,7 +280,7 @@ impl Executor<'_> {
     /// program or if the commit has to take the general path.
     #[inline(never)]
     fn commit_then_output<const WINDOW: usize>(
-        &self,
+        &mut self,
         run: &TrackedRun<'_>,
         step: Step,
         header: &Header,
@@ -300,6 +300,7 @@ impl Executor<'_> {
         let in_port = self.shared.numbers.port(run.in_port).unwrap_or(PortId::INTERNAL);
         let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload)?;
         let translation = run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request)?;
+        self.verdicts.leave_rest(self.port, request.zone);
         Some((port, translation))
     }
 

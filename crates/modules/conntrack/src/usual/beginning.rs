@@ -15,11 +15,12 @@ use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
 use super::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
+use crate::begun::Entry;
 use crate::index::Search;
 use crate::nat::Selection;
 use crate::place::{Beginning, BeginningProgress, status_word};
 use crate::request::{CtCommit, CtRequest};
-use crate::table::{Entry, Table};
+use crate::table::Table;
 use crate::tcp::Tcp;
 
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
@@ -93,12 +94,14 @@ impl UsualZone<'_> {
             }
         };
         let original = self.words_of(packet);
-        let mut table = Table::of_zone(self.shared, request.zone);
+        let mut table = Table::for_first_packet(self.shared, request.zone);
         if table.shard.expected.load(Ordering::Relaxed) != 0 {
             return None;
         }
         let (mut replies, mut status) = (inverse_words(&original), 0);
         if let Some(nat) = &nat {
+            // The ports in use have to be known.
+            table.list_begun();
             let mut selection = Selection { table: &mut table, now_ms: self.now_ms };
             let translation = selection.choose(&CtTuple::from_words(original), nat)?;
             (replies, status) = (translation.reply.words(), translation.status);
@@ -122,7 +125,7 @@ impl UsualZone<'_> {
         };
         let Beginning { expires_ms, .. } = beginning;
         let entry = Entry { in_port, zone: request.zone, expires_ms, is_evictable: true };
-        table.insert_free(&entry, |place| place.begin(&beginning)).ok()?;
+        table.begin(entry, &beginning).ok()?;
         let [src, dst, .., ports] = replies;
         let replies = UsualEnds { addresses: src | dst << 32, ports: (ports >> 32) as u32 };
         Some((status != 0).then(|| replies.reversed()))
