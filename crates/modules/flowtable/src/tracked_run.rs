@@ -115,29 +115,53 @@ impl Executor<'_> {
         let alike = self.tracked.alike::<KEY>(self.local, (first_key, cache_keys), (slot, hit));
         let headers = headers.get(..alike).unwrap_or(headers);
         let run = TrackedRun { stock, zone, recirc_id, in_port, stats: hit.stats, is_whole };
-        let (mut sent, mut wanted) = (0, headers.len());
+        let mut sent = 0;
+        // In a batch, the first one finds out whether to prefetch the others' connections.
+        let mut may_begin = self.tracked.has_begun && headers.len() == 1;
         loop {
-            let rest = (sent, &headers[..wanted]);
-            let usual = match is_ipv4 {
-                true if is_whole => self.tracked.track_whole(&zone, number, rest),
-                true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, rest),
-                false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, rest),
-            };
-            let behind = (usual, rest.1);
-            let (tracked, begins) = match is_ipv4 {
-                _ if usual == wanted => (usual, false),
-                true if is_whole => self.tracked.track_unusual::<true, WINDOW4_BYTES>(&zone, number, behind),
-                true => self.tracked.track_unusual::<false, WINDOW4_BYTES>(&zone, number, behind),
-                false => self.tracked.track_unusual::<false, WINDOW6_BYTES>(&zone, number, behind),
+            let rest = (sent, headers);
+            let whole = (number, is_whole);
+            let begins = may_begin
+                && match is_ipv4 {
+                    true => self.tracked.track_beginning::<WINDOW4_BYTES>(&zone, whole, rest),
+                    false => self.tracked.track_beginning::<WINDOW6_BYTES>(&zone, whole, rest),
+                };
+            let (usual, tracked, begins) = match begins {
+                true => (sent, sent + 1, true),
+                false => self.track_next(&zone, (number, is_whole, is_ipv4), rest),
             };
             self.send_second::<KEY>(&run, (sent..tracked, headers), cache_keys, first);
-            let is_over = tracked == headers.len() || (usual < wanted && tracked == usual);
-            if is_over || self.local.pending.is_any() {
+            self.tracked.has_begun = begins;
+            if tracked == headers.len() || tracked == usual || self.local.pending.is_any() {
                 return tracked;
             }
             // Where one packet begins a connection, the next one often does.
-            (sent, wanted) = (tracked, if begins { tracked + 1 } else { headers.len() });
+            (sent, may_begin) = (tracked, begins);
         }
+    }
+
+    /// Tracks packets from index `rest.0` on: usual ones, then those of young connections, up to one that begins a connection. Returns the
+    /// index behind the usual ones and behind all, and whether the last one begins a connection.
+    #[inline(always)]
+    fn track_next(
+        &mut self,
+        zone: &UsualZone<'_>,
+        (number, is_whole, is_ipv4): (u16, bool, bool),
+        rest: (usize, &[Header]),
+    ) -> (usize, usize, bool) {
+        let usual = match is_ipv4 {
+            true if is_whole => self.tracked.track_whole(zone, number, rest),
+            true => self.tracked.track::<WINDOW4_BYTES>(zone, number, rest),
+            false => self.tracked.track::<WINDOW6_BYTES>(zone, number, rest),
+        };
+        let behind = (usual, rest.1);
+        let (tracked, begins) = match is_ipv4 {
+            _ if usual == rest.1.len() => (usual, false),
+            true if is_whole => self.tracked.track_unusual::<true, WINDOW4_BYTES>(zone, number, behind),
+            true => self.tracked.track_unusual::<false, WINDOW4_BYTES>(zone, number, behind),
+            false => self.tracked.track_unusual::<false, WINDOW6_BYTES>(zone, number, behind),
+        };
+        (usual, tracked, begins)
     }
 
     /// Executes the second pass of tracked packets.
@@ -299,7 +323,11 @@ impl Executor<'_> {
         let port = self.shared.numbers.port(last.operand(0, 16) as u16)?;
         let in_port = self.shared.numbers.port(run.in_port).unwrap_or(PortId::INTERNAL);
         let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload)?;
-        let translation = run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request)?;
+        let translation = run.zone.commit(
+            (&usual, &self.tracked.new_tuples),
+            (header.frame_len_bytes(), in_port.0),
+            &request,
+        )?;
         self.verdicts.leave_rest(self.port, request.zone);
         Some((port, translation))
     }

@@ -26,11 +26,19 @@ use crate::tcp::Tcp;
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
 pub const BEGINNING_STATE: u32 = TRACKED | NEW;
 
+/// The tuples of a packet that begins a connection in one zone, for [`UsualZone::commit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewTuples {
+    original: [u64; TUPLE_WORDS],
+    /// Of the original tuple and of untranslated replies.
+    hashes: [u32; 2],
+}
+
 /// The verdict for a packet that is not usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusualVerdict {
     /// It begins a connection; its state is [`BEGINNING_STATE`].
-    Begins,
+    Begins(NewTuples),
     /// It belongs to a young connection of UDP.
     Young(UsualVerdict),
 }
@@ -45,6 +53,37 @@ impl UsualZone<'_> {
         packet: &UsualPacket<'_, WINDOW>,
         frame_len_bytes: u32,
     ) -> Option<UnusualVerdict> {
+        let (search, tuples) = self.look_up(packet, frame_len_bytes)?;
+        match search {
+            Search::Found(found) if packet.proto() == PROTO_UDP => {
+                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
+            }
+            Search::Absent => self.beginning(tuples).map(UnusualVerdict::Begins),
+            _ => None,
+        }
+    }
+
+    /// The tuples of a packet for which [`Self::track`] was not called, if it begins a connection. `None`, and nothing has changed, for any other.
+    #[inline(always)]
+    #[must_use]
+    pub fn track_beginning<const WINDOW: usize>(
+        &self,
+        packet: &UsualPacket<'_, WINDOW>,
+        frame_len_bytes: u32,
+    ) -> Option<NewTuples> {
+        match self.look_up(packet, frame_len_bytes)? {
+            (Search::Absent, tuples) => self.beginning(tuples),
+            _ => None,
+        }
+    }
+
+    /// Searches the connection of a packet that may begin one.
+    #[inline(always)]
+    fn look_up<const WINDOW: usize>(
+        &self,
+        packet: &UsualPacket<'_, WINDOW>,
+        frame_len_bytes: u32,
+    ) -> Option<(Search, NewTuples)> {
         let is_sound = match packet.proto() {
             PROTO_TCP => packet.is_syn(frame_len_bytes),
             PROTO_UDP => packet.is_datagram(frame_len_bytes),
@@ -53,22 +92,23 @@ impl UsualZone<'_> {
         if !is_sound || !self.shared.adoption.is_over() {
             return None;
         }
-        let (shard, words) = (self.shared.shard(self.number()), self.words_of(packet));
-        let hash = self.shared.key.of_words_of_tuple(&words);
+        let original = self.words_of(packet);
+        let hash = |words| self.shared.key.of_words_of_tuple(words);
+        let hashes = [hash(&original), hash(&inverse_words(&original))];
         // Most new ones are committed: what the commit reads comes while the flow of the second pass is looked up.
-        let of_reply = self.shared.key.of_words_of_tuple(&inverse_words(&words));
-        self.buckets.prefetch_head(of_reply);
-        match shard.index.find(&self.shared.places, hash, &words) {
-            Search::Found(found) if packet.proto() == PROTO_UDP => {
-                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
-            }
-            // A connection that a helper expects takes the lock.
-            Search::Absent if shard.expected.load(Ordering::Acquire) == 0 => {
-                self.buckets.prefetch_first(self.places, of_reply);
-                Some(UnusualVerdict::Begins)
-            }
-            _ => None,
+        self.buckets.prefetch_head(hashes[1]);
+        let search = self.shared.shard(self.number()).index.find(&self.shared.places, hashes[0], &original);
+        Some((search, NewTuples { original, hashes }))
+    }
+
+    /// The tuples of a packet without a connection. A connection that a helper expects takes the lock.
+    #[inline(always)]
+    fn beginning(&self, tuples: NewTuples) -> Option<NewTuples> {
+        if self.shared.shard(self.number()).expected.load(Ordering::Acquire) != 0 {
+            return None;
         }
+        self.buckets.prefetch_first(self.places, tuples.hashes[1]);
+        Some(tuples)
     }
 
     /// Commits the connection of a packet that begins one ([`UnusualVerdict::Begins`]), as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
@@ -76,7 +116,7 @@ impl UsualZone<'_> {
     #[must_use]
     pub fn commit<const WINDOW: usize>(
         &self,
-        packet: &UsualPacket<'_, WINDOW>,
+        (packet, new): (&UsualPacket<'_, WINDOW>, &NewTuples),
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
     ) -> Option<Option<UsualEnds>> {
@@ -93,7 +133,7 @@ impl UsualZone<'_> {
                 (BeginningProgress::Tcp(tcp.words()), policy.tcp().timeout(timeout))
             }
         };
-        let original = self.words_of(packet);
+        let NewTuples { original, mut hashes } = *new;
         let mut table = Table::for_first_packet(self.shared, request.zone);
         if table.shard.expected.load(Ordering::Relaxed) != 0 {
             return None;
@@ -105,9 +145,9 @@ impl UsualZone<'_> {
             let mut selection = Selection { table: &mut table, now_ms: self.now_ms };
             let translation = selection.choose(&CtTuple::from_words(original), nat)?;
             (replies, status) = (translation.reply.words(), translation.status);
+            hashes[1] = self.shared.key.of_words_of_tuple(&replies);
         }
         let tuples = [original, replies];
-        let hashes = tuples.each_ref().map(|words| self.shared.key.of_words_of_tuple(words));
         if !table.has_rooms(hashes) {
             return None;
         }
