@@ -298,7 +298,6 @@ impl Module for FlowModule {
     }
 
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
-        let all = 0..batch.headers.len();
         if batch.port == PortId::INTERNAL {
             let headers = batch.headers.iter().enumerate();
             return headers.for_each(|(packet, header)| self.execute_one(packet, header, now_ns, verdicts));
@@ -313,7 +312,7 @@ impl Module for FlowModule {
         match self.states.get(verdicts.worker()).map(|own| own.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
             // Two fabrics with one number do not belong to one switch.
-            _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
+            _ => (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
     }
 
@@ -440,7 +439,6 @@ impl FlowModule {
     }
 
     fn fallback(&self) -> Result<&dyn Module, String> {
-        let none = || "a flow table alone has no forwarding table".to_owned();
-        self.fallback.as_deref().ok_or_else(none)
+        self.fallback.as_deref().ok_or_else(|| "a flow table alone has no forwarding table".to_owned())
     }
 }

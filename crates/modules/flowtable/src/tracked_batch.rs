@@ -27,10 +27,8 @@ pub(crate) struct TrackedBatch {
     words: [u64; BATCH_PACKETS_MAX],
     /// All words and the translation of each packet; only for runs that need them.
     whole: [(CtWords, Option<UsualEnds>); BATCH_PACKETS_MAX],
-    /// The tuples of the last packet that began a connection.
-    pub(crate) new_tuples: NewTuples,
-    /// Whether the last run ended with such a packet.
-    pub(crate) has_begun: bool,
+    /// The tuples of the last unusual packet, if it began a connection.
+    pub(crate) new: Option<NewTuples>,
 }
 
 impl TrackedBatch {
@@ -39,8 +37,7 @@ impl TrackedBatch {
             slots: [CacheSlot(0); BATCH_PACKETS_MAX],
             words: [0; BATCH_PACKETS_MAX],
             whole: [(CtWords([0; _]), None); BATCH_PACKETS_MAX],
-            new_tuples: NewTuples::default(),
-            has_begun: false,
+            new: None,
         }
     }
 
@@ -156,6 +153,7 @@ impl TrackedBatch {
         (first, headers): (usize, &[Header]),
     ) -> (usize, bool) {
         let mut count = first;
+        self.new = None;
         let places = self.words.iter_mut().zip(&mut self.whole);
         for (header, (word, whole)) in headers.iter().zip(places).skip(first) {
             let Some(usual) = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload) else { break };
@@ -167,8 +165,8 @@ impl TrackedBatch {
                         *whole = (words_of_usual(&verdict, number), verdict.translation);
                     }
                 }
-                Some(UnusualVerdict::Begins(tuples)) => {
-                    self.new_tuples = tuples;
+                Some(UnusualVerdict::Begins(new)) => {
+                    self.new = Some(new);
                     *word = first_word_of_beginning(usual.proto(), number);
                     if WHOLE {
                         *whole = (words_of_beginning(*word, usual.ends4()), None);
@@ -179,27 +177,6 @@ impl TrackedBatch {
             count += 1;
         }
         (count, false)
-    }
-
-    /// Tracks packet number `at` if it begins a connection; returns whether it does. For one behind another such packet, as often comes: the search of
-    /// [`Self::track`] would be in vain.
-    #[inline(never)]
-    pub(crate) fn track_beginning<const WINDOW: usize>(
-        &mut self,
-        zone: &UsualZone<'_>,
-        (number, is_whole): (u16, bool),
-        (at, headers): (usize, &[Header]),
-    ) -> bool {
-        let Some(header) = headers.get(at) else { return false };
-        let Some(usual) = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload) else { return false };
-        let tuples = zone.track_beginning(&usual, header.frame_len_bytes());
-        let Some(tuples) = tuples else { return false };
-        let word = first_word_of_beginning(usual.proto(), number);
-        (self.new_tuples, self.words[at]) = (tuples, word);
-        if is_whole {
-            self.whole[at] = (words_of_beginning(word, usual.ends4()), None);
-        }
-        true
     }
 
     /// Adds packets from index `at` on to `sent`, up to the first one whose second flow is unknown or has other

@@ -44,8 +44,8 @@ pub enum UnusualVerdict {
 }
 
 impl UsualZone<'_> {
-    /// Tracks a packet for which [`Self::track`] has returned `None`, if it begins a connection, or belongs to a young one of UDP.
-    /// Otherwise it has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
+    /// Tracks a packet if it begins a connection, or belongs to a young one of UDP: no packet that [`Self::track`] tracks. A packet that neither
+    /// of them tracks has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
     #[inline(always)]
     #[must_use]
     pub fn track_unusual<const WHOLE: bool, const WINDOW: usize>(
@@ -53,37 +53,6 @@ impl UsualZone<'_> {
         packet: &UsualPacket<'_, WINDOW>,
         frame_len_bytes: u32,
     ) -> Option<UnusualVerdict> {
-        let (search, tuples) = self.look_up(packet, frame_len_bytes)?;
-        match search {
-            Search::Found(found) if packet.proto() == PROTO_UDP => {
-                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
-            }
-            Search::Absent => self.beginning(tuples).map(UnusualVerdict::Begins),
-            _ => None,
-        }
-    }
-
-    /// The tuples of a packet for which [`Self::track`] was not called, if it begins a connection. `None`, and nothing has changed, for any other.
-    #[inline(always)]
-    #[must_use]
-    pub fn track_beginning<const WINDOW: usize>(
-        &self,
-        packet: &UsualPacket<'_, WINDOW>,
-        frame_len_bytes: u32,
-    ) -> Option<NewTuples> {
-        match self.look_up(packet, frame_len_bytes)? {
-            (Search::Absent, tuples) => self.beginning(tuples),
-            _ => None,
-        }
-    }
-
-    /// Searches the connection of a packet that may begin one.
-    #[inline(always)]
-    fn look_up<const WINDOW: usize>(
-        &self,
-        packet: &UsualPacket<'_, WINDOW>,
-        frame_len_bytes: u32,
-    ) -> Option<(Search, NewTuples)> {
         let is_sound = match packet.proto() {
             PROTO_TCP => packet.is_syn(frame_len_bytes),
             PROTO_UDP => packet.is_datagram(frame_len_bytes),
@@ -92,23 +61,22 @@ impl UsualZone<'_> {
         if !is_sound || !self.shared.adoption.is_over() {
             return None;
         }
-        let original = self.words_of(packet);
+        let (shard, original) = (self.shared.shard(self.number()), self.words_of(packet));
         let hash = |words| self.shared.key.of_words_of_tuple(words);
         let hashes = [hash(&original), hash(&inverse_words(&original))];
         // Most new ones are committed: what the commit reads comes while the flow of the second pass is looked up.
         self.buckets.prefetch_head(hashes[1]);
-        let search = self.shared.shard(self.number()).index.find(&self.shared.places, hashes[0], &original);
-        Some((search, NewTuples { original, hashes }))
-    }
-
-    /// The tuples of a packet without a connection. A connection that a helper expects takes the lock.
-    #[inline(always)]
-    fn beginning(&self, tuples: NewTuples) -> Option<NewTuples> {
-        if self.shared.shard(self.number()).expected.load(Ordering::Acquire) != 0 {
-            return None;
+        match shard.index.find(&self.shared.places, hashes[0], &original) {
+            Search::Found(found) if packet.proto() == PROTO_UDP => {
+                self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
+            }
+            // A connection that a helper expects takes the lock.
+            Search::Absent if shard.expected.load(Ordering::Acquire) == 0 => {
+                self.buckets.prefetch_first(self.places, hashes[1]);
+                Some(UnusualVerdict::Begins(NewTuples { original, hashes }))
+            }
+            _ => None,
         }
-        self.buckets.prefetch_first(self.places, tuples.hashes[1]);
-        Some(tuples)
     }
 
     /// Commits the connection of a packet that begins one ([`UnusualVerdict::Begins`]), as `ct(commit)` of the same zone requests. Returns the ends that the packet leaves with,
