@@ -17,7 +17,7 @@ import signal
 import subprocess
 
 from openvswitch import OTHER, OpenVSwitch, environment
-from realguests import LIMIT_S, ROOT, Console, Process, Started, Switch, check, free_name, image, listens, need, wait_until
+from realguests import LIMIT_S, ROOT, Console, Failure, Process, Started, Switch, check, free_name, image, listens, need, wait_until
 from wires import Namespace, need_namespaces
 
 # Of the version in OTHER, if it has an OVN.
@@ -180,6 +180,27 @@ class Host(Started):
         wait_until("br-int", lambda: "br-int" in self.ovs.vsctl("list-br"))
         for name in self.vnics:
             self.ovs.vsctl("add-port", "br-int", name, "--", "set", "interface", name, f"external_ids:iface-id={name}")
+
+    def hears_all(self, number):
+        """Whether BFD says of this many tunnels that the other end is there: it chooses between gateways by that."""
+        columns = ["--bare", "--columns=bfd_status", "find", "interface", "type=geneve"]
+        return self.ovs.vsctl(*columns).count("forwarding=true") == number
+
+    def tell(self):
+        """Writes its flows, connections, counters and BFD into logs, for a test that failed."""
+        for name, ask in {
+            "flows": lambda: self.ovs.dpctl("dump-flows", "-m"),
+            "connections": lambda: self.ovs.dpctl("dump-conntrack", "-m"),
+            "datapath": lambda: self.ovs.dpctl("show", "-s"),
+            "counters": lambda: self.switch.ask("stats").stdout,
+            "bfd": lambda: self.ovs.appctl("bfd/show"),
+            "openflow": lambda: self.ovs.ofctl("dump-flows", "br-int"),
+        }.items():
+            try:
+                text = ask()
+            except (Failure, OSError, subprocess.SubprocessError) as why:
+                text = f"{why}\n"
+            free_name(self.directory, f"failed-{name}").write_text(text)
 
     def start_controller(self):
         log = free_name(self.directory, "ovn-controller")

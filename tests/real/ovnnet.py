@@ -19,6 +19,7 @@ A gateway takes over for another one if it still hears some host: so there are t
 import contextlib
 
 from ovnlab import MTU, OUTSIDE, Central, Guest, Host, Outside, need_ovn
+from realguests import wait_until
 
 GUESTS = {
     "a1": (1, "02:00:00:01:00:11", "10.1.0.11"),
@@ -136,6 +137,18 @@ class Lab(contextlib.ExitStack):
     def gateway(self):
         """The host that the router's way outside is on."""
         return self.central.chassis_of("cr-router-public")
+
+    def wait_for_gateway(self, name):
+        """Until the router's way outside is on this host, and all know it. OVN begins BFD with the gateway: a host that does not
+        hear the best one yet sends to another one, which passes packets only as long as it does not hear the best one either.
+        """
+        others = len(self.hosts) - 1
+        wait_until(f"{name} as the gateway", lambda: self.gateway() == name)
+        wait_until("BFD between all hosts", lambda: all(host.hears_all(others) for host in self.hosts.values()))
+        # By what it heard, each host has decided whether it is the gateway.
+        self.central.nb("sync")
+        wait_until(f"{name} to stay the gateway", lambda: self.gateway() == name)
+        self.central.nb("sync")
 
     def serve(self):
         """A web server of each guest, which tells the guest's name, at two ports."""

@@ -256,6 +256,7 @@ impl Worker {
         self.fabric.mark(WorkStage::Other);
         self.send_signals();
         self.fabric.mark(WorkStage::Signal);
+        self.fabric.finish_rest();
         self.fabric.mark_visit(ring.port, visited.packets);
         visited
     }

@@ -338,6 +338,14 @@ impl Fabric {
         self.publish();
     }
 
+    /// Has the module do what its last batch left for later. For a moment when the receivers have their signals.
+    pub fn finish_rest(&mut self) {
+        if let Some((port, rest)) = self.verdicts.take_rest() {
+            self.module.delivered(port, rest);
+            self.mark(WorkStage::LookUp);
+        }
+    }
+
     /// Lets the module decide on the `count` fetched packets of `port`. Returns their destination if it is the same port
     /// for all.
     #[inline(always)] // so that a lone packet's count is a constant

@@ -319,6 +319,11 @@ pub trait Module: Send + Sync {
     fn name(&self) -> &'static str;
     /// Decides every packet of `batch`; `now_ns` is the worker's monotonic clock. Called once per visit to a ring.
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts);
+    /// The packets of a batch for which [`Verdicts::leave_rest`] was called are delivered, and their receivers signalled: does work that they need not wait for. The
+    /// module may not rely on this call.
+    fn delivered(&self, port: PortId, rest: u16) {
+        let _ = (port, rest);
+    }
     /// Decides about one packet as [`Self::decide`] would now, and records the reasons. Nothing changes: no address is
     /// learned, nothing is counted. Returns false, without a decision, if the module has no explanations.
     fn explain(

@@ -99,6 +99,8 @@ pub struct Verdicts {
     lost: u32,
     worker: u16,
     pauses_ring: bool,
+    /// The argument of [`crate::Module::delivered`], if that is wanted.
+    rest: Option<(PortId, u16)>,
 }
 
 impl Default for Verdicts {
@@ -115,6 +117,7 @@ impl Default for Verdicts {
             lost: 0,
             worker: 0,
             pauses_ring: false,
+            rest: None,
         }
     }
 }
@@ -151,6 +154,18 @@ impl Verdicts {
     #[must_use]
     pub fn pauses_ring(&self) -> bool {
         self.pauses_ring
+    }
+
+    /// Asks for a call of [`crate::Module::delivered`] of the port's module, with this number. The last one counts.
+    #[inline]
+    pub fn leave_rest(&mut self, port: PortId, rest: u16) {
+        self.rest = Some((port, rest));
+    }
+
+    /// The port and the number of [`Self::leave_rest`], once.
+    #[inline]
+    pub fn take_rest(&mut self) -> Option<(PortId, u16)> {
+        self.rest.take()
     }
 
     /// Adds an upcall. Beyond [`UPCALLS_MAX`] it adds nothing and returns false.

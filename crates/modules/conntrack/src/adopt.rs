@@ -9,11 +9,12 @@
 
 use lasthop_ct_packet::{CtTuple, Direction};
 
+use crate::begun::Entry;
 use crate::connection::Connection;
 use crate::kept::checked;
 use crate::place::Place;
 use crate::shard::Shared;
-use crate::table::{Entry, Table};
+use crate::table::Table;
 
 impl Shared {
     /// Checks at most `steps` of the places that another process left. Returns true once all are checked.

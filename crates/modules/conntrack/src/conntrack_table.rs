@@ -105,6 +105,12 @@ impl ConntrackTable {
         self.shared.usual_zone(zone, is_translated, now_ms)
     }
 
+    /// Does what [`UsualZone::commit`] in this zone left for later: call it when the packets are delivered. Waits for no lock; if
+    /// another writer is at work, the next one does it.
+    pub fn finish_begun(&self, zone: u16) {
+        self.shared.finish_begun(zone);
+    }
+
     #[cold]
     fn track_locked(
         &self,

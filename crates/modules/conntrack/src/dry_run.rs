@@ -16,6 +16,7 @@ use std::sync::atomic::Ordering;
 
 use lasthop_ct_packet::{CtTuple, Direction, PacketImage};
 
+use crate::begun::Entry;
 use crate::bounds::{CtBounds, CtRefusal};
 use crate::connection::{Connection, CtId};
 use crate::conntrack_table::ConntrackTable;
@@ -23,7 +24,7 @@ use crate::expect::Expectation;
 use crate::real_table::{Copied, RealTable};
 use crate::record::CtRecord;
 use crate::request::{CtMetadata, CtRequest, CtVerdict};
-use crate::table::{Entry, Table};
+use crate::table::Table;
 use crate::tracker::Tracking;
 
 /// Connections of the small table: those that one packet meets in all its passes, and those that it commits.

@@ -48,6 +48,8 @@ pub(crate) struct ZoneConnections {
 #[derive(Debug)]
 pub(crate) struct PortConnections {
     pub(crate) evictable: List,
+    /// Whether it was at its limit when its last connection began: room for its next ones is made ahead.
+    pub(crate) is_flooding: bool,
     class: u8,
     /// Index in the list of its class.
     place: u32,
@@ -55,7 +57,7 @@ pub(crate) struct PortConnections {
 
 impl Default for PortConnections {
     fn default() -> Self {
-        Self { evictable: List::default(), class: NO_CLASS, place: 0 }
+        Self { evictable: List::default(), is_flooding: false, class: NO_CLASS, place: 0 }
     }
 }
 
@@ -73,6 +75,11 @@ impl Ports {
 
     pub(crate) fn get(&self, port: u16) -> Option<&PortConnections> {
         self.by_number.get(port)
+    }
+
+    /// Says whether a port floods the table.
+    pub(crate) fn set_flooding(&mut self, port: u16, is_flooding: bool) {
+        self.by_number.get_mut(port).is_flooding = is_flooding;
     }
 
     /// Changes a port's entry, and moves the port to another class if necessary. Returns whether it was.

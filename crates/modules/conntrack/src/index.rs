@@ -429,10 +429,16 @@ impl Index {
     /// of tuples in the shard.
     pub(crate) fn insert(&self, places: &Places, index: u32, tuples: u32) {
         let Some(place) = places.get(index) else { return };
+        self.enter(place, index);
+        self.grow(places, tuples);
+    }
+
+    /// The same; the index grows later, by [`Self::grow`].
+    #[inline]
+    pub(crate) fn enter(&self, place: Place<'_>, index: u32) {
         for direction in [Direction::Original, Direction::Reply] {
             self.link(place, index, direction);
         }
-        self.grow(places, tuples);
     }
 
     fn link(&self, place: Place<'_>, index: u32, direction: Direction) {
@@ -505,7 +511,8 @@ impl Index {
         }
     }
 
-    fn grow(&self, places: &Places, tuples: u32) {
+    /// Grows for one more connection.
+    pub(crate) fn grow(&self, places: &Places, tuples: u32) {
         for _ in 0..2 {
             if self.shape().buckets() < tuples {
                 self.split_one(places);

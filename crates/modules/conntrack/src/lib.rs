@@ -66,6 +66,7 @@
 mod adjust;
 mod adopt;
 mod adoption;
+mod begun;
 mod bounds;
 mod connection;
 mod conntrack_table;
@@ -74,6 +75,7 @@ mod dry_run;
 mod established;
 mod eviction;
 mod expect;
+mod first_packets;
 mod hash;
 mod index;
 mod kept;
@@ -111,6 +113,6 @@ pub use request::{CtCommit, CtMetadata, CtRequest, CtVerdict};
 pub use sctp::SctpState;
 pub use tcp::{TCP_TIMEOUTS, TcpPolicy, TcpState, TcpTimeout};
 pub use usual::{
-    BEGINNING_STATE, USUAL_STATE, UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4, UsualPacket6,
-    UsualVerdict, UsualZone, WINDOW4_BYTES, WINDOW6_BYTES,
+    BEGINNING_STATE, NewTuples, USUAL_STATE, UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4,
+    UsualPacket6, UsualVerdict, UsualZone, WINDOW4_BYTES, WINDOW6_BYTES,
 };

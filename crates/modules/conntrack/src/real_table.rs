@@ -9,7 +9,7 @@ use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId};
 use crate::index::{Found, Search};
 use crate::kept::checked;
-use crate::shard::Shared;
+use crate::shard::{ShardState, Shared};
 
 /// Reads of a connection that workers are changing, before it counts as absent.
 const READS_MAX: u32 = 64;
@@ -76,13 +76,19 @@ impl RealTable<'_> {
         }
         let shards = || (0..SHARDS).map(|number| self.shared.shards[number].peek());
         let port_len = self.shared.port_lens[usize::from(port)].load(Ordering::Relaxed);
-        let has_own =
-            || shards().any(|state| state.ports.get(port).is_some_and(|own| own.evictable.len() > 0));
+        let has_own = || {
+            shards().any(|state| {
+                state.ports.get(port).is_some_and(|own| own.evictable.len() > 0)
+                    || state.begun.has_evictable(Some(port))
+            })
+        };
         if port_len >= self.shared.port_connections_max && !has_own() {
             return Err(CtRefusal::PortShare);
         }
         let is_full = self.shared.len.load(Ordering::Relaxed) >= self.shared.connections_max;
-        if is_full && !shards().any(|state| state.ports.heaviest().is_some()) {
+        let has_any =
+            |state: &ShardState| state.ports.heaviest().is_some() || state.begun.has_evictable(None);
+        if is_full && !shards().any(|state| has_any(&state)) {
             return Err(CtRefusal::TableFull);
         }
         Ok(())
@@ -96,6 +102,6 @@ impl Shared {
         let entry = state.zones.get(zone);
         let default = || u32::try_from(self.zone_connections_max.load(Ordering::Relaxed)).ok();
         let limit = entry.and_then(|entry| entry.limit).or_else(default);
-        (limit, entry.map_or(0, |entry| entry.members.len()))
+        (limit, entry.map_or(0, |entry| entry.members.len()) + state.begun.of_zone(zone))
     }
 }

@@ -9,6 +9,7 @@ use lasthop_sync::{Marked, MarkedStack};
 use lasthop_wire::mix::Xorshift;
 
 use crate::adoption::Adoption;
+use crate::begun::Begun;
 use crate::bounds::{CtBounds, CtRefusal, SHARDS};
 use crate::crowded_ranges::CrowdedRanges;
 use crate::eviction::{ByNumber, Ports, ZoneConnections};
@@ -53,6 +54,8 @@ pub(crate) struct ShardState {
     pub(crate) random: Xorshift,
     pub(crate) vacant: Vacant,
     pub(crate) len: u32,
+    /// Connections that are in no list yet; every writer but the commit of a first packet lists them first.
+    pub(crate) begun: Begun,
     /// Changed connections that were taken from the stack and not followed up yet.
     pub(crate) changes: Marked,
 }
@@ -173,6 +176,7 @@ impl Shard {
             random: Xorshift::new(RandomState::new().hash_one(0)),
             vacant: Vacant::default(),
             len: 0,
+            begun: Begun::default(),
             changes: Marked::default(),
         };
         Self {

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use lasthop_ct_packet::{CtTuple, Direction};
 
+use crate::begun::Entry;
 use crate::bounds::{CtRefusal, SHARDS};
 use crate::connection::{Connection, CtId, is_evictable};
 use crate::index::{CHAIN_MAX, Search};
@@ -19,26 +20,6 @@ pub(crate) enum End {
     Expired,
     Evicted,
     Deleted,
-}
-
-/// Facts by which a connection enters the lists.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
-    pub(crate) in_port: u16,
-    pub(crate) zone: u16,
-    pub(crate) expires_ms: u64,
-    pub(crate) is_evictable: bool,
-}
-
-impl Entry {
-    pub(crate) fn of(connection: &Connection) -> Self {
-        Self {
-            in_port: connection.in_port,
-            zone: connection.zone(),
-            expires_ms: connection.expires_ms,
-            is_evictable: connection.is_evictable(),
-        }
-    }
 }
 
 /// Changes of packets that a writer follows up at most, so that its own work begins soon.
@@ -74,8 +55,14 @@ impl<'a> Table<'a> {
 
     fn with(shared: &'a Shared, shard: &'a Shard, state: MutexGuard<'a, ShardState>) -> Self {
         let mut table = Self { shared, shard, state, beneath: None };
-        table.follow_changes();
+        table.catch_up();
         table
+    }
+
+    /// Updates the lists.
+    fn catch_up(&mut self) {
+        self.list_begun();
+        self.follow_changes();
     }
 
     #[inline]
@@ -193,12 +180,18 @@ impl<'a> Table<'a> {
 
     /// Inserts a connection, which `enter` writes into its place. Its tuples and buckets are known to be free. Evicts another one if
     /// necessary.
+    fn insert_free(&mut self, entry: &Entry, enter: impl FnOnce(Place<'_>)) -> Result<u32, CtRefusal> {
+        let (index, place) = self.take_place(entry)?;
+        enter(place);
+        self.list(index, entry);
+        self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
+        self.shard.count(Count::Created as usize);
+        Ok(index)
+    }
+
+    /// Takes a place for one more connection. Evicts another one if necessary.
     #[inline]
-    pub(crate) fn insert_free(
-        &mut self,
-        entry: &Entry,
-        enter: impl FnOnce(Place<'_>),
-    ) -> Result<u32, CtRefusal> {
+    pub(crate) fn take_place(&mut self, entry: &Entry) -> Result<(u32, Place<'a>), CtRefusal> {
         let port = entry.in_port;
         self.make_room(port, entry.zone)?;
         let links = &self.shared.links;
@@ -206,12 +199,7 @@ impl<'a> Table<'a> {
             self.release_room(port);
             return Err(CtRefusal::TableFull);
         };
-        let Some(place) = self.place(index) else { return Err(CtRefusal::TableFull) };
-        enter(place);
-        self.list(index, entry);
-        self.shard.index.insert(&self.shared.places, index, 2 * self.state.len);
-        self.shard.count(Count::Created as usize);
-        Ok(index)
+        Ok((index, self.place(index).ok_or(CtRefusal::TableFull)?))
     }
 
     /// Adds a connection in its place to the lists. Its room is counted already.
@@ -251,6 +239,7 @@ impl<'a> Table<'a> {
         let mut rooms = 0;
         while !Shared::reserve(port_len, shared.port_connections_max) {
             rooms += 1;
+            self.state.ports.set_flooding(port, true);
             if rooms > ROOMS_MAX || !self.evict_of_port(port) {
                 return Err(CtRefusal::PortShare);
             }
@@ -278,6 +267,7 @@ impl<'a> Table<'a> {
 
     /// Same for the port with most evictable connections, in the shard that has most of them.
     fn evict_of_heaviest(&mut self) -> bool {
+        self.catch_up();
         let heaviest = |shard: &Shard| shard.heaviest.load(Ordering::Relaxed);
         let most = self.shared.shards.iter().map(heaviest).max().unwrap_or(0);
         let evict = |table: &mut Table<'_>| {
@@ -300,12 +290,19 @@ impl<'a> Table<'a> {
         others.filter_map(move |shard| Some(Table::with(shared, shard, shard.try_write()?)))
     }
 
+    /// A commit of a first packet comes here with lists that lack connections, and changes: one may be assured meanwhile.
     fn evict_own(&mut self, port: u16) -> bool {
+        self.catch_up();
+        self.evict_listed(port)
+    }
+
+    /// The same among connections that are in the lists.
+    pub(crate) fn evict_listed(&mut self, port: u16) -> bool {
         let mut next = self.state.ports.get(port).and_then(|entry| entry.evictable.first());
         for _ in 0..EVICTIONS_MAX {
             let Some(index) = next else { return false };
             next = self.shared.links.get(index, ListKind::Evictable).behind.checked_sub(1);
-            if self.remove(index, End::Evicted) {
+            if self.remove_listed(index, End::Evicted) {
                 self.prefetch_next(next, ListKind::Evictable);
                 return true;
             }
@@ -331,6 +328,12 @@ impl<'a> Table<'a> {
 
     /// Removes a connection. Returns false if it stays, since a worker that is changing it does not run.
     pub(crate) fn remove(&mut self, index: u32, end: End) -> bool {
+        self.list_begun();
+        self.remove_listed(index, end)
+    }
+
+    /// The same for a connection that is in the lists.
+    fn remove_listed(&mut self, index: u32, end: End) -> bool {
         let Some(place) = self.place(index) else { return false };
         let mut tries = 0..REMOVALS_MAX;
         let version = tries.find_map(|_| place.quiet_version().filter(|version| place.take(*version)));
@@ -384,7 +387,7 @@ impl<'a> Table<'a> {
     }
 
     /// Updates lists after changes by packets.
-    fn follow_changes(&mut self) {
+    pub(crate) fn follow_changes(&mut self) {
         for _ in 0..CHANGES_MAX {
             let Some(index) = self.shared.next_change(self.shard, &mut self.state) else { return };
             let Some(place) = self.place(index) else { continue };
@@ -450,7 +453,7 @@ impl<'a> Table<'a> {
     }
 
     pub(crate) fn zone_len(&self, zone: u16) -> u32 {
-        self.state.zones.get(zone).map_or(0, |entry| entry.members.len())
+        self.state.zones.get(zone).map_or(0, |entry| entry.members.len()) + self.state.begun.of_zone(zone)
     }
 
     pub(crate) fn zone_limit(&self, zone: u16) -> Option<u32> {
@@ -460,4 +463,4 @@ impl<'a> Table<'a> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -30,7 +30,7 @@ mod beginning;
 mod packet;
 mod young;
 
-pub use beginning::{BEGINNING_STATE, UnusualVerdict};
+pub use beginning::{BEGINNING_STATE, NewTuples, UnusualVerdict};
 pub use packet::{UsualPacket, UsualPacket4, UsualPacket6, WINDOW4_BYTES, WINDOW6_BYTES};
 
 /// Buckets of a zone's shard with which its connections take 2 MiB, a second-level cache, or more.

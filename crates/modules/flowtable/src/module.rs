@@ -298,7 +298,6 @@ impl Module for FlowModule {
     }
 
     fn decide(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
-        let all = 0..batch.headers.len();
         if batch.port == PortId::INTERNAL {
             let headers = batch.headers.iter().enumerate();
             return headers.for_each(|(packet, header)| self.execute_one(packet, header, now_ns, verdicts));
@@ -313,8 +312,13 @@ impl Module for FlowModule {
         match self.states.get(verdicts.worker()).map(|own| own.try_lock()) {
             Some(Ok(mut own)) => self.decide_for(&mut own, (batch, number), now_ns, verdicts),
             // Two fabrics with one number do not belong to one switch.
-            _ => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
+            _ => (0..batch.headers.len()).for_each(|packet| verdicts.drop_packet(packet, DropReason::NoFlow)),
         }
+    }
+
+    /// `rest` is a zone with new connections.
+    fn delivered(&self, _port: PortId, rest: u16) {
+        self.table.connections_made().into_iter().for_each(|connections| connections.finish_begun(rest));
     }
 
     /// For packets that the fallback bridge decides about; [`FlowModule::dry_run`] explains the others.
@@ -420,11 +424,9 @@ impl Module for FlowModule {
 impl FlowModule {
     /// Empty before the first connection.
     fn tracked_counters(&self) -> Vec<(&'static str, u64)> {
-        let Some(connections) = self.table.connections_made() else { return Vec::new() };
-        let counted = connections.counters();
-        if counted == CtCounters::default() {
-            return Vec::new();
-        }
+        let made = self.table.connections_made().map(|connections| (connections, connections.counters()));
+        let made = made.filter(|(_, counted)| *counted != CtCounters::default());
+        let Some((connections, counted)) = made else { return Vec::new() };
         vec![
             ("connections", u64::from(connections.len())),
             ("connection_bytes", connections.memory_bytes() as u64),
@@ -437,7 +439,6 @@ impl FlowModule {
     }
 
     fn fallback(&self) -> Result<&dyn Module, String> {
-        let none = || "a flow table alone has no forwarding table".to_owned();
-        self.fallback.as_deref().ok_or_else(none)
+        self.fallback.as_deref().ok_or_else(|| "a flow table alone has no forwarding table".to_owned())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Each step is a loop of its own, which needs few values, so they stay in registers.
 
-use lasthop_conntrack::{UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4, UsualZone};
+use lasthop_conntrack::{NewTuples, UnusualVerdict, UsualEnds, UsualPacket, UsualPacket4, UsualZone};
 use lasthop_flow::ct_state::{NEW, REPLY};
 use lasthop_module_api::{BATCH_PACKETS_MAX, Header};
 use lasthop_wire::key::CtWords;
@@ -27,6 +27,8 @@ pub(crate) struct TrackedBatch {
     words: [u64; BATCH_PACKETS_MAX],
     /// All words and the translation of each packet; only for runs that need them.
     whole: [(CtWords, Option<UsualEnds>); BATCH_PACKETS_MAX],
+    /// The tuples of the last unusual packet, if it began a connection.
+    pub(crate) new: Option<NewTuples>,
 }
 
 impl TrackedBatch {
@@ -35,6 +37,7 @@ impl TrackedBatch {
             slots: [CacheSlot(0); BATCH_PACKETS_MAX],
             words: [0; BATCH_PACKETS_MAX],
             whole: [(CtWords([0; _]), None); BATCH_PACKETS_MAX],
+            new: None,
         }
     }
 
@@ -150,6 +153,7 @@ impl TrackedBatch {
         (first, headers): (usize, &[Header]),
     ) -> (usize, bool) {
         let mut count = first;
+        self.new = None;
         let places = self.words.iter_mut().zip(&mut self.whole);
         for (header, (word, whole)) in headers.iter().zip(places).skip(first) {
             let Some(usual) = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload) else { break };
@@ -161,7 +165,8 @@ impl TrackedBatch {
                         *whole = (words_of_usual(&verdict, number), verdict.translation);
                     }
                 }
-                Some(UnusualVerdict::Begins) => {
+                Some(UnusualVerdict::Begins(new)) => {
+                    self.new = Some(new);
                     *word = first_word_of_beginning(usual.proto(), number);
                     if WHOLE {
                         *whole = (words_of_beginning(*word, usual.ends4()), None);

@@ -98,10 +98,6 @@ impl Executor<'_> {
     {
         let Some(first_key) = cache_keys.first() else { return 0 };
         let (step, shared, tracking) = (Step(hit.program), self.shared, self.tracking);
-        // Any packet may belong to a pending flow in its second pass.
-        if self.local.pending.is_any() {
-            return 0;
-        }
         let (Some(connections), Some(stock)) = (tracking.made(), shared.stats.of(self.local.worker())) else {
             return 0;
         };
@@ -109,34 +105,38 @@ impl Executor<'_> {
         let zone = connections.usual_zone(number, is_translated, shared.monotonic_ms(self.now_ns));
         let is_whole = is_translated || self.local.union.has_whole_ct;
         let is_ipv4 = KEY == MINI_KEY4_WORDS;
-        if is_whole && !is_ipv4 {
+        // Any packet may belong to a pending flow in its second pass.
+        if self.local.pending.is_any() || (is_whole && !is_ipv4) {
             return 0;
         }
         let alike = self.tracked.alike::<KEY>(self.local, (first_key, cache_keys), (slot, hit));
         let headers = headers.get(..alike).unwrap_or(headers);
         let run = TrackedRun { stock, zone, recirc_id, in_port, stats: hit.stats, is_whole };
-        let (mut sent, mut wanted) = (0, headers.len());
+        // In a batch, the search for the first one prefetches the connections of all.
+        let (mut sent, mut may_begin) = (0, self.tracked.new.is_some() && headers.len() == 1);
         loop {
-            let rest = (sent, &headers[..wanted]);
+            let rest = (sent, headers);
             let usual = match is_ipv4 {
+                _ if may_begin => sent,
                 true if is_whole => self.tracked.track_whole(&zone, number, rest),
                 true => self.tracked.track::<WINDOW4_BYTES>(&zone, number, rest),
                 false => self.tracked.track::<WINDOW6_BYTES>(&zone, number, rest),
             };
             let behind = (usual, rest.1);
             let (tracked, begins) = match is_ipv4 {
-                _ if usual == wanted => (usual, false),
+                _ if usual == headers.len() => (usual, false),
                 true if is_whole => self.tracked.track_unusual::<true, WINDOW4_BYTES>(&zone, number, behind),
                 true => self.tracked.track_unusual::<false, WINDOW4_BYTES>(&zone, number, behind),
                 false => self.tracked.track_unusual::<false, WINDOW6_BYTES>(&zone, number, behind),
             };
             self.send_second::<KEY>(&run, (sent..tracked, headers), cache_keys, first);
-            let is_over = tracked == headers.len() || (usual < wanted && tracked == usual);
+            // One that was expected to begin a connection may be a usual one.
+            let is_over = tracked == headers.len() || (tracked == usual && !may_begin);
             if is_over || self.local.pending.is_any() {
                 return tracked;
             }
-            // Where one packet begins a connection, the next one often does.
-            (sent, wanted) = (tracked, if begins { tracked + 1 } else { headers.len() });
+            // Where one packet begins a connection, the next one often does: it is not searched for among usual ones first.
+            (sent, may_begin) = (tracked, begins);
         }
     }
 
@@ -280,17 +280,14 @@ impl Executor<'_> {
     /// program or if the commit has to take the general path.
     #[inline(never)]
     fn commit_then_output<const WINDOW: usize>(
-        &self,
+        &mut self,
         run: &TrackedRun<'_>,
         step: Step,
         header: &Header,
     ) -> Option<Destination> {
         let (place, len) = step.place()?;
         let (first, rest) = self.shared.arena.words(place, len).split_first()?;
-        let commit = Step(first.load(Ordering::Relaxed));
-        if !commit.is(Code::Ct) {
-            return None;
-        }
+        let commit = Some(Step(first.load(Ordering::Relaxed))).filter(|step| step.is(Code::Ct))?;
         let (request, operands) = read_ct(commit, rest);
         let last = Step(load(rest, operands));
         if !last.is(Code::Output) || operands + 1 != rest.len() {
@@ -299,7 +296,9 @@ impl Executor<'_> {
         let port = self.shared.numbers.port(last.operand(0, 16) as u16)?;
         let in_port = self.shared.numbers.port(run.in_port).unwrap_or(PortId::INTERNAL);
         let usual = UsualPacket::<WINDOW>::of(header.bytes(), &header.offload)?;
-        let translation = run.zone.commit(&usual, (header.frame_len_bytes(), in_port.0), &request)?;
+        let (new, len) = (self.tracked.new.as_ref()?, header.frame_len_bytes());
+        let translation = run.zone.commit((&usual, new), (len, in_port.0), &request)?;
+        self.verdicts.leave_rest(self.port, request.zone);
         Some((port, translation))
     }
 

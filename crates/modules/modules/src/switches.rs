@@ -141,6 +141,12 @@ impl Module for Switches {
         debug_assert!(self.is_contained(batch, verdicts), "port {}: {verdicts:?}", batch.port);
     }
 
+    fn delivered(&self, port: PortId, rest: u16) {
+        if let Some(module) = self.module_of(port) {
+            module.delivered(port, rest);
+        }
+    }
+
     fn explain(
         &self,
         (port, header): (PortId, &Header),

@@ -190,7 +190,9 @@ impl Traffic {
 
     /// The switch takes and delivers the batch.
     pub fn visit(&mut self) -> usize {
-        self.fabric.visit(RingId { port: SENDER, queue: 0 }, self.now_ns)
+        let packets = self.fabric.visit(RingId { port: SENDER, queue: 0 }, self.now_ns);
+        self.fabric.finish_rest();
+        packets
     }
 
     /// The guests take back their buffers. Asserts that every frame went to its receiver.

@@ -2,6 +2,7 @@
 //!
 //! One program, so that the simulated guests are compiled once.
 
+mod afterwards;
 mod copies;
 mod delivery;
 mod fairness;

@@ -67,8 +67,8 @@ pub(crate) fn begin(table: &ConntrackTable, frame: &[u8]) {
     let usual = UsualPacket4::of(frame, &offload).expect("IPv4");
     assert_eq!(zone.track::<false, _>(&usual, || FRAME_BYTES as u32), None);
     let verdict = zone.track_unusual::<false, _>(&usual, FRAME_BYTES as u32);
-    assert_eq!(verdict, Some(UnusualVerdict::Begins));
-    if zone.commit(&usual, (FRAME_BYTES as u32, 1), &commit(0)).is_none() {
+    let Some(UnusualVerdict::Begins(tuples)) = verdict else { panic!("{verdict:?}") };
+    if zone.commit((&usual, &tuples), (FRAME_BYTES as u32, 1), &commit(0)).is_none() {
         // Another connection has the same hash.
         table.track(&image(frame), &CtMetadata::default(), &commit(0), NOW_MS);
     }

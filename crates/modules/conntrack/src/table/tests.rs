@@ -11,14 +11,14 @@ use crate::connection::{ASSURED, Progress};
 use crate::memory::TableMemory;
 use crate::place::{Change, Moving};
 
-fn tuple(host: u16, port: u16, zone: u16) -> CtTuple {
+pub(crate) fn tuple(host: u16, port: u16, zone: u16) -> CtTuple {
     let [high, low] = host.to_be_bytes();
     let src = IpBytes::from(IpAddr::from([10, 0, high, low]));
     let dst = IpBytes::from(IpAddr::from([10, 9, 0, 1]));
     CtTuple { src, dst, src_port: port, dst_port: 80, zone, proto: 17, is_ipv6: false }
 }
 
-fn connection(tuple: CtTuple, in_port: u16, expires_ms: u64) -> Connection {
+pub(crate) fn connection(tuple: CtTuple, in_port: u16, expires_ms: u64) -> Connection {
     let reply = tuple.inverse().expect("UDP has replies");
     Connection { in_port, ..Connection::new([tuple, reply], Progress::Other, expires_ms) }
 }
@@ -28,29 +28,29 @@ fn bounds(connections_max: u32, port_connections_max: u32) -> CtBounds {
 }
 
 /// Connections of all zones.
-struct World(Shared);
+pub(crate) struct World(pub(crate) Shared);
 
 impl World {
-    fn new(connections_max: u32, port_connections_max: u32) -> Self {
+    pub(crate) fn new(connections_max: u32, port_connections_max: u32) -> Self {
         let bounds = bounds(connections_max, port_connections_max);
         Self(Shared::new(TableMemory::new(Shared::places_for(&bounds)).expect("memory"), bounds, 0))
     }
 
-    fn insert(&self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
+    pub(crate) fn insert(&self, connection: &Connection, now_ms: u64) -> Result<u32, CtRefusal> {
         Table::of_zone(&self.0, connection.zone()).insert(connection, now_ms)
     }
 
-    fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
+    pub(crate) fn find(&self, tuple: &CtTuple, now_ms: u64) -> Option<(u32, Direction)> {
         Table::of_zone(&self.0, tuple.zone).find(tuple, now_ms)
     }
 
-    fn remove(&self, index: u32) {
+    pub(crate) fn remove(&self, index: u32) {
         let zone = self.0.places.get(index).expect("a place").zone();
         assert!(Table::of_zone(&self.0, zone).remove(index, End::Deleted));
     }
 
     /// Returns true once all shards are swept.
-    fn sweep(&self, now_ms: u64, steps: u32) -> bool {
+    pub(crate) fn sweep(&self, now_ms: u64, steps: u32) -> bool {
         (0..SHARDS).all(|number| Table::of_shard(&self.0, number).sweep(now_ms, &mut steps.clone()))
     }
 
@@ -65,19 +65,19 @@ impl World {
         self.0.note_change(self.0.shard(place.zone()), index);
     }
 
-    fn assure(&self, index: u32) {
+    pub(crate) fn assure(&self, index: u32) {
         self.change(index, |connection| connection.status |= ASSURED);
     }
 
-    fn len(&self) -> u32 {
+    pub(crate) fn len(&self) -> u32 {
         self.0.len.load(Ordering::Relaxed)
     }
 
-    fn port_len(&self, port: u16) -> u32 {
+    pub(crate) fn port_len(&self, port: u16) -> u32 {
         self.0.port_lens[usize::from(port)].load(Ordering::Relaxed)
     }
 
-    fn zone_len(&self, zone: u16) -> u32 {
+    pub(crate) fn zone_len(&self, zone: u16) -> u32 {
         Table::of_zone(&self.0, zone).zone_len(zone)
     }
 
@@ -94,7 +94,7 @@ impl World {
     }
 
     /// Checks that the index and all lists agree about each connection.
-    fn check(&self) {
+    pub(crate) fn check(&self) {
         let shared = &self.0;
         (0..SHARDS).for_each(|number| drop(Table::of_shard(shared, number)));
         let is_live = |index: &u32| shared.places.get(*index).is_some_and(|place| place.version().is_live());

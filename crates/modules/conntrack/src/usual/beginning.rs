@@ -15,28 +15,37 @@ use lasthop_flow::{Nat, NatRange, NatSource};
 use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
 
 use super::{UsualEnds, UsualPacket, UsualVerdict, UsualZone};
+use crate::begun::Entry;
 use crate::index::Search;
 use crate::nat::Selection;
 use crate::place::{Beginning, BeginningProgress, status_word};
 use crate::request::{CtCommit, CtRequest};
-use crate::table::{Entry, Table};
+use crate::table::Table;
 use crate::tcp::Tcp;
 
 /// `lasthop_flow::ct_state` bits of each usual packet that begins a connection.
 pub const BEGINNING_STATE: u32 = TRACKED | NEW;
 
+/// The tuples of a packet that begins a connection in one zone, for [`UsualZone::commit`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewTuples {
+    original: [u64; TUPLE_WORDS],
+    /// Of the original tuple and of untranslated replies.
+    hashes: [u32; 2],
+}
+
 /// The verdict for a packet that is not usual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnusualVerdict {
     /// It begins a connection; its state is [`BEGINNING_STATE`].
-    Begins,
+    Begins(NewTuples),
     /// It belongs to a young connection of UDP.
     Young(UsualVerdict),
 }
 
 impl UsualZone<'_> {
-    /// Tracks a packet for which [`Self::track`] has returned `None`, if it begins a connection, or belongs to a young one of UDP.
-    /// Otherwise it has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
+    /// Tracks a packet if it begins a connection, or belongs to a young one of UDP: no packet that [`Self::track`] tracks. A packet that neither
+    /// of them tracks has to take the general path, and nothing has changed. `WHOLE`: as for [`Self::track`].
     #[inline(always)]
     #[must_use]
     pub fn track_unusual<const WHOLE: bool, const WINDOW: usize>(
@@ -52,19 +61,19 @@ impl UsualZone<'_> {
         if !is_sound || !self.shared.adoption.is_over() {
             return None;
         }
-        let (shard, words) = (self.shared.shard(self.number()), self.words_of(packet));
-        let hash = self.shared.key.of_words_of_tuple(&words);
+        let (shard, original) = (self.shared.shard(self.number()), self.words_of(packet));
+        let hash = |words| self.shared.key.of_words_of_tuple(words);
+        let hashes = [hash(&original), hash(&inverse_words(&original))];
         // Most new ones are committed: what the commit reads comes while the flow of the second pass is looked up.
-        let of_reply = self.shared.key.of_words_of_tuple(&inverse_words(&words));
-        self.buckets.prefetch_head(of_reply);
-        match shard.index.find(&self.shared.places, hash, &words) {
+        self.buckets.prefetch_head(hashes[1]);
+        match shard.index.find(&self.shared.places, hashes[0], &original) {
             Search::Found(found) if packet.proto() == PROTO_UDP => {
                 self.track_young::<WHOLE, _>(packet, frame_len_bytes, found).map(UnusualVerdict::Young)
             }
             // A connection that a helper expects takes the lock.
             Search::Absent if shard.expected.load(Ordering::Acquire) == 0 => {
-                self.buckets.prefetch_first(self.places, of_reply);
-                Some(UnusualVerdict::Begins)
+                self.buckets.prefetch_first(self.places, hashes[1]);
+                Some(UnusualVerdict::Begins(NewTuples { original, hashes }))
             }
             _ => None,
         }
@@ -75,7 +84,7 @@ impl UsualZone<'_> {
     #[must_use]
     pub fn commit<const WINDOW: usize>(
         &self,
-        packet: &UsualPacket<'_, WINDOW>,
+        (packet, new): (&UsualPacket<'_, WINDOW>, &NewTuples),
         (frame_len_bytes, in_port): (u32, u16),
         request: &CtRequest,
     ) -> Option<Option<UsualEnds>> {
@@ -92,19 +101,21 @@ impl UsualZone<'_> {
                 (BeginningProgress::Tcp(tcp.words()), policy.tcp().timeout(timeout))
             }
         };
-        let original = self.words_of(packet);
-        let mut table = Table::of_zone(self.shared, request.zone);
+        let NewTuples { original, mut hashes } = *new;
+        let mut table = Table::for_first_packet(self.shared, request.zone);
         if table.shard.expected.load(Ordering::Relaxed) != 0 {
             return None;
         }
         let (mut replies, mut status) = (inverse_words(&original), 0);
         if let Some(nat) = &nat {
+            // The ports in use have to be known.
+            table.list_begun();
             let mut selection = Selection { table: &mut table, now_ms: self.now_ms };
             let translation = selection.choose(&CtTuple::from_words(original), nat)?;
             (replies, status) = (translation.reply.words(), translation.status);
+            hashes[1] = self.shared.key.of_words_of_tuple(&replies);
         }
         let tuples = [original, replies];
-        let hashes = tuples.each_ref().map(|words| self.shared.key.of_words_of_tuple(words));
         if !table.has_rooms(hashes) {
             return None;
         }
@@ -122,7 +133,7 @@ impl UsualZone<'_> {
         };
         let Beginning { expires_ms, .. } = beginning;
         let entry = Entry { in_port, zone: request.zone, expires_ms, is_evictable: true };
-        table.insert_free(&entry, |place| place.begin(&beginning)).ok()?;
+        table.begin(entry, &beginning).ok()?;
         let [src, dst, .., ports] = replies;
         let replies = UsualEnds { addresses: src | dst << 32, ports: (ports >> 32) as u32 };
         Some((status != 0).then(|| replies.reversed()))

@@ -238,12 +238,19 @@ fn short_beginning<const WINDOW: usize>(
 ) -> Option<(CtMetadata, Option<Vec<u8>>)> {
     let usual = UsualPacket::<WINDOW>::of(frame, &offload)?;
     let (zone, len_bytes) = (table.usual_zone(ZONE, false, now_ms), frame.len() as u32);
-    if let UnusualVerdict::Young(verdict) = zone.track_unusual::<false, _>(&usual, len_bytes)? {
-        return Some((CtMetadata { state: verdict.state, mark: verdict.mark, ..*wanted }, None));
-    }
+    let tuples = match zone.track_unusual::<false, _>(&usual, len_bytes)? {
+        UnusualVerdict::Begins(tuples) => tuples,
+        UnusualVerdict::Young(verdict) => {
+            return Some((CtMetadata { state: verdict.state, mark: verdict.mark, ..*wanted }, None));
+        }
+    };
     let original = Some(crate::CtTuple::from_words(usual.tuple_words(zone.last_word_of(&usual))));
     let metadata = CtMetadata { state: BEGINNING_STATE, zone: ZONE, original, ..CtMetadata::default() };
-    let translation = zone.commit(&usual, (len_bytes, PORT), commit);
+    let translation = zone.commit((&usual, &tuples), (len_bytes, PORT), commit);
+    // Some are listed behind their delivery, others by the next writer.
+    if now_ms.is_multiple_of(2) {
+        table.finish_begun(ZONE);
+    }
     let leaves = translation.map(|translation| {
         let (mut leaves, usual) = (frame.to_vec(), UsualPacket4::of(frame, &offload));
         if let (Some(to), Some(usual)) = (translation, usual) {
@@ -262,7 +269,7 @@ fn young<const WHOLE: bool, const WINDOW: usize>(
 ) -> Option<UsualVerdict> {
     match zone.track_unusual::<WHOLE, _>(usual, frame.len() as u32)? {
         UnusualVerdict::Young(verdict) => Some(verdict),
-        UnusualVerdict::Begins => None,
+        UnusualVerdict::Begins(_) => None,
     }
 }
 

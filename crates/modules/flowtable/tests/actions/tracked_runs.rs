@@ -153,6 +153,34 @@ fn a_run_commits_what_its_packets_begin() {
     assert_eq!(module.table().connections().len(), 8);
 }
 
+/// A batch that begins connections asks for a call behind their delivery, and works the same without it.
+#[test]
+fn connections_that_begin_are_listed_behind_their_delivery() {
+    for is_told in [true, false] {
+        let module = firewall(vec![], false, Looks::State, &[]);
+        let rest = |number: u8, is_answer: bool| {
+            let frame = frame(number, is_answer, false);
+            let headers = [Header::new(&frame, frame.len() as u32, Offload::default())];
+            let mut verdicts = Verdicts::default();
+            let batch = Batch { port: FROM, headers: &headers, hashes: &Hashes::NONE };
+            module.decide(&batch, NOW_NS, &mut verdicts);
+            verdicts.take_rest()
+        };
+        rest(0, false);
+        for number in 1..8 {
+            let asked = rest(2 * number, false);
+            assert_eq!(asked, Some((FROM, ZONE)));
+            assert_eq!(rest(2 * number, true), None, "an answer begins none");
+            if let Some((port, rest)) = asked.filter(|_| is_told) {
+                module.delivered(port, rest);
+            }
+        }
+        let table = module.table().connections();
+        assert_eq!((table.len(), table.zone(ZONE).1), (8, 8));
+        assert!(table.flush_zone(ZONE, 8) && table.is_empty());
+    }
+}
+
 proptest! {
     #[test]
     fn runs_go_where_single_packets_go(
