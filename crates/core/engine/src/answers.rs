@@ -14,7 +14,7 @@ use lasthop_module_api::PortId;
 /// Askers whose answers are remembered, by port; others share their places.
 const PAIRS: usize = 64;
 
-/// What the packets of a worker have shown since it slept.
+/// The packets of a worker since it slept: who asked, and whose came last.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FirstPackets {
     /// The ring of the first packets, and the port that received them.

@@ -52,6 +52,7 @@ mod answers;
 mod capture;
 mod clock;
 mod control;
+mod conversation;
 mod decision_trace;
 mod delayed_signals;
 mod device;

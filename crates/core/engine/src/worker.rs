@@ -43,7 +43,7 @@ pub(crate) struct Worker {
     stats: WorkerStats,
     pub(crate) pool: Arc<WorkerPool<Self>>,
     pub(crate) events: Events,
-    active: DrrScheduler,
+    pub(crate) active: DrrScheduler,
     pub(crate) persistent_counters: PersistentCounters,
     pub(crate) fds: RingFdMap,
     pub(crate) signals: SignalSender<Self>,
@@ -67,7 +67,7 @@ pub(crate) struct Worker {
     polled_ns: u64,
     /// Whether the last round found packets.
     has_worked: bool,
-    first_packets: FirstPackets,
+    pub(crate) first_packets: FirstPackets,
     /// Whether it fetches nothing from guests.
     is_draining: bool,
     /// Whether it also writes no word of their rings, since another process may be using them.
@@ -259,34 +259,6 @@ impl Worker {
         self.fabric.finish_rest();
         self.fabric.mark_visit(ring.port, visited.packets);
         visited
-    }
-
-    #[inline]
-    fn note_first_packets(&mut self, ring: RingId) {
-        self.first_packets.last = Some(ring);
-        if self.first_packets.asker.is_none() {
-            self.first_packets.asker = self.fabric.last_destination().map(|(port, _)| (ring, port));
-        }
-    }
-
-    /// What its packets have shown since it slept.
-    #[inline]
-    pub(crate) fn first_packets(&self) -> &FirstPackets {
-        &self.first_packets
-    }
-
-    /// Begins a conversation after a long sleep; returns the first of its active rings.
-    pub(crate) fn begin_conversation(&mut self) -> Option<RingId> {
-        self.first_packets = FirstPackets::default();
-        self.active.get(0).map(|active| active.ring)
-    }
-
-    /// Polls a ring from which an answer is expected, if it is the home.
-    pub(crate) fn expect_answer(&mut self, ring: RingId, now: u64) {
-        if self.is_home(ring.port, 2 * ring.queue + 1) {
-            self.fabric.suppress_next_kick(ring);
-            self.activate(ring, now);
-        }
     }
 
     /// Decides whether the next delivery of packets that wait for receive buffers is metered.

@@ -300,7 +300,7 @@ impl WorkerThread {
                 let look_ns = self.look_max_ns / EXPECTING;
                 self.workers
                     .iter()
-                    .for_each(|worker| self.answers.learn(worker.first_packets(), now, look_ns));
+                    .for_each(|worker| self.answers.learn(&worker.first_packets, now, look_ns));
             }
         }
         let poll_ns = self.polls.after(now - self.worked_ns);
