@@ -173,12 +173,7 @@ impl Tender {
     }
 
     /// Gives a share to each new thread that moves packets, and forgets those that have ended.
-    fn take_threads(
-        &mut self,
-        group: &Group,
-        processes: &BTreeSet<u32>,
-        now: Instant,
-    ) -> Result<(), Fault> {
+    fn take_threads(&mut self, group: &Group, processes: &BTreeSet<u32>, now: Instant) -> Result<(), Fault> {
         if self.looked_anew.is_none_or(|then| now.saturating_duration_since(then) >= NAMES_PERIOD) {
             self.others.clear();
             self.looked_anew = Some(now);

@@ -116,6 +116,22 @@ fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
     }
 }
 
+/// Switches an option on, on a connection without other requests. Returns false if the switch, of an earlier version, does not
+/// know it: then it answers only END.
+pub(crate) fn switch_on(socket: &OwnedFd, kind: u16) -> Result<bool, Errno> {
+    rustix::net::send(socket, &number(kind, 0, 1), SendFlags::NOSIGNAL)?;
+    let mut is_known = false;
+    loop {
+        let mut buffer = [0; ANSWER_BYTES];
+        let message = receive(socket, &mut buffer)?;
+        match message.map(|message| (message.header.kind, decode_number(&message, kind))) {
+            Some((_, Some(errno))) => is_known = errno == 0,
+            Some((END, _)) => return Ok(is_known),
+            _ => {}
+        }
+    }
+}
+
 /// Sends a request that stands for a system call; returns whether other messages were discarded meanwhile.
 pub(crate) fn tell(socket: impl AsFd, request: &[u8], kind: u16) -> Result<bool, Errno> {
     let (errno, was_skipping) = ask(&socket, request, kind)?;

@@ -1,13 +1,14 @@
 //! A netlink socket that is a connection to the switch.
 
 use std::os::fd::RawFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use lasthop_dpif::private::{JOIN, LEAVE, LISTEN, number};
 use rustix::io::Errno;
 
+use crate::ahead::Ahead;
 use crate::connect::{self, ConnectionRequest, ControlSocket};
 use crate::descriptor;
 use crate::moved::{self, PortRequest};
@@ -44,10 +45,18 @@ pub(crate) struct SwitchSocket {
     has_lost: AtomicBool,
     /// The last request, if it was about one port.
     port_request: Mutex<Option<PortRequest>>,
+    ahead: Arc<Ahead>,
+    /// Whether the last datagram runs ahead.
+    is_ahead: AtomicBool,
 }
 
 impl SwitchSocket {
-    pub(crate) fn new(fd: RawFd, control_socket: ControlSocket, protocol: u32, port_id: u32) -> Self {
+    pub(crate) fn new(
+        fd: RawFd,
+        control_socket: ControlSocket,
+        (protocol, port_id): (u32, u32),
+        ahead: Arc<Ahead>,
+    ) -> Self {
         Self {
             fd,
             control_socket,
@@ -57,6 +66,8 @@ impl SwitchSocket {
             missing: AtomicU32::new(0),
             has_lost: AtomicBool::new(false),
             port_request: Mutex::default(),
+            ahead,
+            is_ahead: AtomicBool::new(false),
         }
     }
 
@@ -81,9 +92,18 @@ impl SwitchSocket {
         self.send(|| descriptor::send_again(self.fd, &request.datagram)).is_ok()
     }
 
-    /// Sends by `send`; reconnects and sends again if the connection is broken. When a program sends a new request it
+    /// Sends a datagram whose answers the program need not wait for; `None` if [`Self::send`] has to send it.
+    pub(crate) fn send_ahead<'a>(&self, pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Option<usize> {
+        let sent = self.ahead.send(pieces)?;
+        self.is_ahead.store(true, Ordering::Relaxed);
+        Some(sent)
+    }
+
+    /// Sends by `send`, after all that runs ahead; reconnects and sends again if the connection is broken. When a program sends a new request it
     /// no longer waits for earlier answers: it may have left an END unread, so nothing is lost.
     pub(crate) fn send(&self, mut send: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        self.ahead.settle()?;
+        self.is_ahead.store(false, Ordering::Relaxed);
         loop {
             match send() {
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
@@ -109,6 +129,10 @@ impl SwitchSocket {
         loop {
             if self.has_lost.swap(false, Ordering::Relaxed) {
                 return Err(Errno::NOBUFS);
+            }
+            // It has no answer, and its END is for `ahead`.
+            if self.is_ahead.swap(false, Ordering::Relaxed) && !may_wait && !self.is_missing() {
+                return Err(Errno::AGAIN);
             }
             match receive() {
                 Ok(Datagram::Answer(len)) => return Ok(len),

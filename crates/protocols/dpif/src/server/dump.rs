@@ -3,8 +3,10 @@
 use std::ops::ControlFlow;
 
 use lasthop_conntrack::CtRecord;
+use lasthop_flow::Ufid;
 
 use super::answer::{Answer, append_part};
+use super::refused_flows;
 use super::request::DumpCursor;
 use super::state::State;
 use crate::bounds::DUMP_BYTES;
@@ -25,6 +27,11 @@ impl Dump {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
         if let DumpCursor::Flows { id, cursor, omitted } = self.what {
             self.what = flows(datapath, id, (cursor, omitted), self.header, &mut bytes);
+        }
+        if let DumpCursor::RefusedFlows { id, after } = self.what {
+            self.what = refused_flows(state, id, after, self.header, &mut bytes);
+        }
+        if matches!(self.what, DumpCursor::Flows { .. } | DumpCursor::RefusedFlows { .. }) {
             return self.ended(bytes);
         }
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
@@ -35,7 +42,9 @@ impl Dump {
                 connections(datapath, cursor, (zone, is_all), &mut put)
             }
             DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
-            DumpCursor::Flows { .. } | DumpCursor::Nothing => DumpCursor::Nothing,
+            DumpCursor::Flows { .. } | DumpCursor::RefusedFlows { .. } | DumpCursor::Nothing => {
+                DumpCursor::Nothing
+            }
         };
         self.ended(bytes)
     }
@@ -91,7 +100,30 @@ fn flows(
     let next = datapath.flows_visit(id, cursor, &mut |flow| {
         append_part(bytes, |bytes| super::flows::append(bytes, header, id, flow, omitted))
     });
-    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
+    let end = if refused_flows::is_brief(omitted) {
+        DumpCursor::RefusedFlows { id, after: None }
+    } else {
+        DumpCursor::Nothing
+    };
+    next.map_or(end, |cursor| DumpCursor::Flows { id, cursor, omitted })
+}
+
+fn refused_flows(
+    state: &State,
+    id: DatapathId,
+    after: Option<Ufid>,
+    header: NetlinkHeader,
+    bytes: &mut Vec<u8>,
+) -> DumpCursor {
+    let mut last = after;
+    for ufid in state.refused_flows.listed(id, after) {
+        let parts = refused_flows::parts(ufid);
+        if append_part(bytes, |bytes| super::flows::append_parts(bytes, header, id, parts)).is_break() {
+            return DumpCursor::RefusedFlows { id, after: last };
+        }
+        last = Some(ufid);
+    }
+    DumpCursor::Nothing
 }
 
 fn connections(

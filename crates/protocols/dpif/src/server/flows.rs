@@ -10,11 +10,11 @@ use crate::family::{FlowMessage, FlowParts};
 use crate::message::{self, NetlinkHeader};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, flow as uapi, nlm};
-use lasthop_flow::Match;
+use lasthop_flow::{Match, Ufid};
 
 /// Serves a request; `is_told` says whether a client wants the result.
 pub(super) fn serve(
-    state: &State,
+    state: &mut State,
     datapath: &mut dyn Datapath,
     request: &Request<'_>,
     is_told: bool,
@@ -28,11 +28,32 @@ pub(super) fn serve(
         return Ok(Outcome::Dump(DumpCursor::Flows { id, cursor: 0, omitted }));
     }
     let name = match request.command {
-        command::NEW => install(datapath, id, wanted, request.header.has(nlm::CREATE))?,
-        command::SET => change(datapath, id, wanted)?,
-        command::DEL => return remove(datapath, id, &wanted, is_told),
+        command::NEW => {
+            let (ufid, is_new) = (wanted.ufid, request.header.has(nlm::CREATE));
+            let result = install(datapath, id, wanted, is_new);
+            note(state, datapath, request, ufid, result.as_ref().err());
+            result?
+        }
+        command::SET => {
+            let ufid = wanted.ufid;
+            let refused = |refusal| state.refused_flows.explain(id, ufid, refusal);
+            change(datapath, id, wanted).map_err(refused)?
+        }
+        command::DEL => {
+            let refused = |refusal| state.refused_flows.explain(id, wanted.ufid, refusal);
+            let result = remove(datapath, id, &wanted, is_told).map_err(refused);
+            state.refused_flows.take(id, wanted.ufid);
+            if matches!(result, Ok(Outcome::Flush(_))) {
+                state.refused_flows.clear(id);
+            }
+            return result;
+        }
         command::GET => {
-            let flow = datapath.flow(id, &expect_name(&wanted)?).ok_or(no_flow())?;
+            let flow = datapath.flow(id, &expect_name(&wanted)?);
+            if flow.is_none() {
+                state.refused_flows.take(id, wanted.ufid);
+            }
+            let flow = flow.ok_or(no_flow())?;
             let answer = Answer::Flow(message(id, flow.view(), omitted));
             return Ok(Outcome::Object { answer, command: command::NEW });
         }
@@ -44,6 +65,26 @@ pub(super) fn serve(
     let flow = datapath.flow(id, &name).ok_or(no_flow())?;
     let answer = Answer::Flow(message(id, flow.view(), omitted));
     Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
+}
+
+/// Notes that a flow was refused to a client that does not wait for the answer, or that it is installed now.
+fn note(
+    state: &mut State,
+    datapath: &dyn Datapath,
+    request: &Request<'_>,
+    ufid: Option<Ufid>,
+    refusal: Option<&Refusal>,
+) {
+    match (refusal, ufid) {
+        (None, _) => drop(state.refused_flows.take(request.id, ufid)),
+        // Another switch process gets a flow again that this one may have.
+        (Some(refusal), Some(ufid))
+            if request.runs_ahead && datapath.flow(request.id, &FlowName::Ufid(ufid)).is_none() =>
+        {
+            state.refused_flows.note(request.id, ufid, refusal.errno);
+        }
+        _ => {}
+    }
 }
 
 /// A flow's parts without the fields in `omitted`. A flow without a name always has its key.
@@ -67,9 +108,18 @@ pub(super) fn append(
     flow: FlowView<'_>,
     omitted: u32,
 ) -> Result<(), Refusal> {
+    append_parts(datagram, request, id, parts(flow, omitted))
+}
+
+/// Appends the message of a flow with these parts.
+pub(super) fn append_parts(
+    datagram: &mut Vec<u8>,
+    request: NetlinkHeader,
+    id: DatapathId,
+    parts: FlowParts<'_>,
+) -> Result<(), Refusal> {
     let header = NetlinkHeader { kind: Family::Flow.id(), flags: nlm::MULTI, ..request };
     let version = (command::NEW, Family::Flow.version());
-    let parts = parts(flow, omitted);
     message::append_datapath(datagram, header, version, id.0, |writer| parts.encode(writer))
 }
 

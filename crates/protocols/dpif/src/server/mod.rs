@@ -23,6 +23,7 @@ mod netfilter;
 mod packets;
 mod peer;
 mod private;
+mod refused_flows;
 mod removals;
 mod request;
 mod state;
@@ -253,6 +254,12 @@ impl Server {
         ids.into_iter().filter_map(|id| self.port_ids.get(&id).copied())
     }
 
+    /// Number of flows refused to clients that do not wait for answers.
+    #[must_use]
+    pub fn flows_refused_ahead(&self) -> u64 {
+        self.state.refused_flows.total()
+    }
+
     /// Counts changes of datapaths and ports.
     #[must_use]
     pub fn changes(&self) -> u64 {
@@ -377,6 +384,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         let peer = self.peers.get(&id);
         let sees_all = peer.is_some_and(|peer| peer.sees_all);
+        let runs_ahead = peer.is_some_and(|peer| peer.runs_ahead);
         if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
             let what = netfilter::serve(message, sees_all, datapath)?;
             return self.finish(id, message.header, what, datapath);
@@ -386,7 +394,7 @@ impl Server {
         }
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
-        let request = Request::decode((id, sees_all), message)?;
+        let request = Request::decode((id, sees_all, runs_ahead), message)?;
         let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::refused_flows::RefusedFlows;
 use crate::bounds::{DATAPATHS_MAX, MASKS_CACHE_SIZE, PORTS_MAX};
 use crate::datapath::{Datapath, DatapathId, Port};
 use crate::family::{DatapathMessage, DatapathStats, VportMessage};
@@ -128,6 +129,8 @@ pub(super) struct State {
     last_id: i32,
     /// The port whose subscription the present request ends.
     pub(super) left_port: Option<(DatapathId, u32)>,
+    /// Flows refused to clients that do not wait for answers.
+    pub(super) refused_flows: RefusedFlows,
 }
 
 impl State {
@@ -187,6 +190,7 @@ impl State {
 
     pub(super) fn remove(&mut self, id: DatapathId) {
         self.datapaths.remove(&id);
+        self.refused_flows.clear(id);
     }
 
     pub(super) fn records(&self) -> &BTreeMap<DatapathId, DatapathRecord> {
