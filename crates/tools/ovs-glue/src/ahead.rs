@@ -35,7 +35,6 @@ use lasthop_dpif::message::{HEADER_BYTES, Messages, NetlinkMessage};
 use lasthop_dpif::private::{END, RUNS_AHEAD};
 use lasthop_dpif::server::Family;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use crate::connect::{self, ConnectionRequest, ControlSocket};
@@ -288,7 +287,6 @@ impl Channel {
             self.careful_until = Some(now + CAREFUL);
             return Err(Errno::OPNOTSUPP);
         }
-        set_socket_timeout(&connected.socket, Timeout::Recv, Some(self.control_socket.wait))?;
         self.connection = Some(connected.socket);
         Ok(())
     }

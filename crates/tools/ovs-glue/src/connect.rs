@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use lasthop_dpif::message::{Messages, NetlinkMessage};
 use lasthop_dpif::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{PATH, WAIT};
@@ -58,7 +59,7 @@ pub(crate) fn connect(
 ) -> Result<SwitchConnection, Errno> {
     let deadline = Instant::now() + control_socket.wait;
     loop {
-        match attempt(&control_socket.path, request) {
+        match attempt(control_socket, request) {
             Ok(connected) => return Ok(connected),
             Err(errno) if Instant::now() >= deadline => {
                 report_once(&control_socket.path, errno);
@@ -83,10 +84,12 @@ fn report_once(path: &Path, errno: Errno) {
     let _ = std::io::stderr().write_all(sentence.as_bytes());
 }
 
-fn attempt(path: &Path, request: &ConnectionRequest) -> Result<SwitchConnection, Errno> {
+fn attempt(control_socket: &ControlSocket, request: &ConnectionRequest) -> Result<SwitchConnection, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&control_socket.path)?)?;
+    // For the requests of this file. Reads of the program have limits of their own.
+    set_socket_timeout(&socket, Timeout::Recv, Some(control_socket.wait.max(PAUSE)))?;
     let hello = Hello { protocol: request.protocol, port_id: request.port_id, process: std::process::id() };
     let port_id = ask(&socket, &hello.encode(), HELLO)?.0;
     let has_missed = match request.groups[..] {

@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::rig::Rig;
 use super::*;
+use crate::ahead::AHEAD_MAX;
 
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
@@ -27,7 +28,9 @@ impl Program {
         let control_socket = ControlSocket { path: rig.socket(), wait: Duration::from_secs(20) };
         let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new() };
         let connected = connect::connect(&control_socket, &request).expect("a server");
-        let socket = SwitchSocket::new(connected.socket.as_raw_fd(), control_socket, 16, connected.port_id);
+        let ahead = Arc::new(Ahead::new(control_socket.clone(), AHEAD_MAX));
+        let numbers = (16, connected.port_id);
+        let socket = SwitchSocket::new(connected.socket.as_raw_fd(), control_socket, numbers, ahead);
         Self { fd: connected.socket, socket }
     }
 
