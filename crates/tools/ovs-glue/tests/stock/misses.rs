@@ -187,7 +187,8 @@ fn refused_flows_are_forgotten_by_ovs() {
     // OVS's flows and those of the datapath.
     let counts = || {
         let shown = daemon.appctl(&["upcall/show"]);
-        let keys = shown.split("(keys ").skip(1).filter_map(|rest| rest.split(')').next()?.parse().ok());
+        let keys =
+            shown.split("(keys ").skip(1).filter_map(|rest| rest.split(')').next()?.parse::<usize>().ok());
         let flows = daemon.appctl(&["dpctl/dump-flows", "system@ovs-system"]).lines().count();
         (keys.sum::<usize>(), flows)
     };
