@@ -6,12 +6,15 @@ use lasthop_conntrack::CtRecord;
 use lasthop_flow::Ufid;
 
 use super::answer::{Answer, append_part};
-use super::refused_flows;
 use super::request::DumpCursor;
 use super::state::State;
 use crate::bounds::DUMP_BYTES;
 use crate::datapath::{Datapath, DatapathId};
 use crate::message::{self, NetlinkHeader};
+use crate::uapi::flow as uapi;
+
+/// The fields that OVS omits in lists for its revalidators.
+const BRIEF: u32 = uapi::OMIT_KEY | uapi::OMIT_MASK | uapi::OMIT_ACTIONS;
 
 /// A dump in progress.
 #[derive(Clone, Debug)]
@@ -28,10 +31,7 @@ impl Dump {
         if let DumpCursor::Flows { id, cursor, omitted } = self.what {
             self.what = flows(datapath, id, (cursor, omitted), self.header, &mut bytes);
         }
-        if let DumpCursor::RefusedFlows { id, after } = self.what {
-            self.what = refused_flows(state, id, after, self.header, &mut bytes);
-        }
-        if matches!(self.what, DumpCursor::Flows { .. } | DumpCursor::RefusedFlows { .. }) {
+        if let DumpCursor::Flows { .. } = self.what {
             return self.ended(bytes);
         }
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
@@ -42,9 +42,8 @@ impl Dump {
                 connections(datapath, cursor, (zone, is_all), &mut put)
             }
             DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
-            DumpCursor::Flows { .. } | DumpCursor::RefusedFlows { .. } | DumpCursor::Nothing => {
-                DumpCursor::Nothing
-            }
+            DumpCursor::RefusedFlows { id, after } => refused_flows(state, id, after, &mut put),
+            DumpCursor::Flows { .. } | DumpCursor::Nothing => DumpCursor::Nothing,
         };
         self.ended(bytes)
     }
@@ -100,28 +99,21 @@ fn flows(
     let next = datapath.flows_visit(id, cursor, &mut |flow| {
         append_part(bytes, |bytes| super::flows::append(bytes, header, id, flow, omitted))
     });
-    let end = if refused_flows::is_brief(omitted) {
-        DumpCursor::RefusedFlows { id, after: None }
-    } else {
-        DumpCursor::Nothing
+    let end = || match omitted & BRIEF {
+        BRIEF => DumpCursor::RefusedFlows { id, after: None },
+        _ => DumpCursor::Nothing,
     };
-    next.map_or(end, |cursor| DumpCursor::Flows { id, cursor, omitted })
+    next.map_or_else(end, |cursor| DumpCursor::Flows { id, cursor, omitted })
 }
 
-fn refused_flows(
-    state: &State,
-    id: DatapathId,
-    after: Option<Ufid>,
-    header: NetlinkHeader,
-    bytes: &mut Vec<u8>,
-) -> DumpCursor {
+fn refused_flows(state: &State, id: DatapathId, after: Option<Ufid>, put: Put<'_>) -> DumpCursor {
     let mut last = after;
-    for ufid in state.refused_flows.listed(id, after) {
-        let parts = refused_flows::parts(ufid);
-        if append_part(bytes, |bytes| super::flows::append_parts(bytes, header, id, parts)).is_break() {
+    for flow in state.refused_flows.listed(id, after) {
+        let ufid = flow.ufid;
+        if put(Answer::Flow(Box::new(flow))).is_break() {
             return DumpCursor::RefusedFlows { id, after: last };
         }
-        last = Some(ufid);
+        last = ufid;
     }
     DumpCursor::Nothing
 }

@@ -42,18 +42,15 @@ pub(super) fn serve(
         command::DEL => {
             let refused = |refusal| state.refused_flows.explain(id, wanted.ufid, refusal);
             let result = remove(datapath, id, &wanted, is_told).map_err(refused);
-            state.refused_flows.take(id, wanted.ufid);
+            state.refused_flows.forget(id, wanted.ufid);
             if matches!(result, Ok(Outcome::Flush(_))) {
                 state.refused_flows.clear(id);
             }
             return result;
         }
         command::GET => {
-            let flow = datapath.flow(id, &expect_name(&wanted)?);
-            if flow.is_none() {
-                state.refused_flows.take(id, wanted.ufid);
-            }
-            let flow = flow.ok_or(no_flow())?;
+            state.refused_flows.forget(id, wanted.ufid);
+            let flow = datapath.flow(id, &expect_name(&wanted)?).ok_or(no_flow())?;
             let answer = Answer::Flow(message(id, flow.view(), omitted));
             return Ok(Outcome::Object { answer, command: command::NEW });
         }
@@ -75,15 +72,14 @@ fn note(
     ufid: Option<Ufid>,
     refusal: Option<&Refusal>,
 ) {
-    match (refusal, ufid) {
-        (None, _) => drop(state.refused_flows.take(request.id, ufid)),
-        // Another switch process gets a flow again that this one may have.
-        (Some(refusal), Some(ufid))
-            if request.runs_ahead && datapath.flow(request.id, &FlowName::Ufid(ufid)).is_none() =>
-        {
-            state.refused_flows.note(request.id, ufid, refusal.errno);
-        }
-        _ => {}
+    state.refused_flows.forget(request.id, ufid);
+    // Another switch process gets a flow again that this one may have.
+    let is_there = |ufid| datapath.flow(request.id, &FlowName::Ufid(ufid)).is_some();
+    if let (Some(refusal), Some(ufid), true) = (refusal, ufid, request.runs_ahead)
+        && let Some(known) = state.datapath_mut(request.id).filter(|_| !is_there(ufid))
+    {
+        known.refused_late += 1;
+        state.refused_flows.note(request.id, ufid, refusal.errno);
     }
 }
 
@@ -108,18 +104,9 @@ pub(super) fn append(
     flow: FlowView<'_>,
     omitted: u32,
 ) -> Result<(), Refusal> {
-    append_parts(datagram, request, id, parts(flow, omitted))
-}
-
-/// Appends the message of a flow with these parts.
-pub(super) fn append_parts(
-    datagram: &mut Vec<u8>,
-    request: NetlinkHeader,
-    id: DatapathId,
-    parts: FlowParts<'_>,
-) -> Result<(), Refusal> {
     let header = NetlinkHeader { kind: Family::Flow.id(), flags: nlm::MULTI, ..request };
     let version = (command::NEW, Family::Flow.version());
+    let parts = parts(flow, omitted);
     message::append_datapath(datagram, header, version, id.0, |writer| parts.encode(writer))
 }
 

@@ -254,12 +254,6 @@ impl Server {
         ids.into_iter().filter_map(|id| self.port_ids.get(&id).copied())
     }
 
-    /// Number of flows refused to clients that do not wait for answers.
-    #[must_use]
-    pub fn flows_refused_ahead(&self) -> u64 {
-        self.state.refused_flows.total()
-    }
-
     /// Counts changes of datapaths and ports.
     #[must_use]
     pub fn changes(&self) -> u64 {

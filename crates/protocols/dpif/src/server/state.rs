@@ -24,6 +24,8 @@ pub struct DatapathRecord {
     pub ports: BTreeMap<u32, Port>,
     /// Misses lost for lack of room or of a reader.
     pub lost: u64,
+    /// Flows refused to clients that did not wait for the answer.
+    pub refused_late: u64,
 }
 
 impl DatapathRecord {
@@ -37,6 +39,7 @@ impl DatapathRecord {
             per_cpu_port_ids: Vec::new(),
             ports: BTreeMap::new(),
             lost: 0,
+            refused_late: 0,
         }
     }
 

@@ -29,6 +29,12 @@ fn with_handlers() -> (Wire, PeerId, PeerId) {
     (wire, handlers, revalidators)
 }
 
+impl Wire {
+    fn refused_late(&self) -> u64 {
+        self.server.records()[&DatapathId(1)].refused_late
+    }
+}
+
 /// A flow of this name, with the match of another number.
 fn named(name: u32, matches: u32) -> FlowMessage {
     FlowMessage { key: flow(matches, Vec::new()).key, ..flow(name, Vec::new()) }
@@ -68,7 +74,7 @@ fn a_brief_list_has_a_refused_flow_as_idle_until_it_is_removed() {
     let (mut wire, handlers, id) = with_handlers();
     assert_eq!(wire.ask(handlers, install(1, 1)).errors, [0; 0]);
     assert_eq!(wire.ask(handlers, install(2, 1)).errors, [EEXIST]);
-    assert_eq!(wire.server.flows_refused_ahead(), 1);
+    assert_eq!(wire.refused_late(), 1);
     assert_eq!(names(&list(&mut wire, id, BRIEF)), (vec![ufid(1), ufid(2)], vec![ufid(2)]));
     assert_eq!(names(&list(&mut wire, id, 0)).0, [ufid(1)], "it is no flow");
     assert_eq!(wire.ask(id, by_name(SET, 2)).errors, [EEXIST], "the reason, and not ENOENT");
@@ -112,7 +118,7 @@ fn other_clients_hear_of_their_refusals_at_once() {
     // After the end of a switch process the next one may have the flow already.
     assert_eq!(wire.ask(handlers, install(1, 1)).errors, [EEXIST]);
     assert_eq!(names(&list(&mut wire, id, BRIEF)), (vec![ufid(1)], vec![]));
-    assert_eq!(wire.server.flows_refused_ahead(), 0);
+    assert_eq!(wire.refused_late(), 0);
 }
 
 #[test]
@@ -123,7 +129,7 @@ fn refused_flows_are_bounded_and_their_list_has_many_datagrams() {
     for name in 1..=count {
         wire.ask(handlers, install(name, 1));
     }
-    assert_eq!(wire.server.flows_refused_ahead(), u64::from(count));
+    assert_eq!(wire.refused_late(), u64::from(count));
     let (all, idle) = names(&list(&mut wire, id, BRIEF));
     assert_eq!((all.len(), idle.len()), (1 + REFUSED_FLOWS_MAX, REFUSED_FLOWS_MAX));
     assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "each once");
