@@ -187,7 +187,7 @@ impl Believed {
 }
 
 proptest! {
-    /// Whatever is refused, ovs-vswitchd warns of no unknown flow, its lists have the flows that it expects, and after one list it has
+    /// After any refusals ovs-vswitchd warns of no unknown flow, its lists have the flows that it expects, and after one list it has
     /// the datapath's flows.
     #[test]
     fn ovs_hears_of_each_refusal(steps in prop::collection::vec(step(), 0..60)) {

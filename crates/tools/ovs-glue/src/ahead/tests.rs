@@ -249,7 +249,7 @@ fn after_an_unusual_refusal_answers_are_waited_for() {
     ] {
         let switch = HandSwitch::expecting(&[Expected::Ahead]);
         let ahead = switch.ahead();
-        assert!(answer(&ahead, &[request.clone()]).is_some());
+        assert!(answer(&ahead, std::slice::from_ref(&request)).is_some());
         let far = switch.far();
         tell(&far, &refusal(&request, errno));
         tell(&far, &end());
