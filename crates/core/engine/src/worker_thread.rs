@@ -38,9 +38,6 @@ const POLL_NS: u64 = 20_000;
 /// ring.
 const IDLE_POLL_NS: u64 = 2_000;
 
-/// An answer that came the last time is polled for during this part of the longest busy-poll at least.
-const EXPECTING: u64 = 4;
-
 /// Where a reading of the clock is a system call, polls are this many times as far apart as a reading takes. So they leave most of
 /// the CPU to the packets.
 const READINGS_A_POLL: u64 = 8;
@@ -296,12 +293,7 @@ impl WorkerThread {
         if worked {
             self.worked_ns = now;
             self.note_debtor();
-            if !self.answers.is_over() {
-                let look_ns = self.look_max_ns / EXPECTING;
-                self.workers
-                    .iter()
-                    .for_each(|worker| self.answers.learn(&worker.first_packets, now, look_ns));
-            }
+            self.note_answer(now);
         }
         let poll_ns = self.polls.after(now - self.worked_ns);
         let look_ns = self.adaptive_poll.ns();
@@ -334,7 +326,7 @@ impl WorkerThread {
     /// adaptive polling time.
     fn idle_step(&mut self, now: u64) -> IdleStep {
         let learned_ns = match self.answers.is_expecting() {
-            true => self.adaptive_poll.ns().max(self.look_max_ns / EXPECTING),
+            true => self.adaptive_poll.ns().max(self.adaptive_poll.short_ns()),
             false => self.adaptive_poll.ns(),
         };
         // A guest that may have missed its signal is not left waiting until that is known.
@@ -357,6 +349,14 @@ impl WorkerThread {
     fn note_debtor(&mut self) {
         if self.workers.first().is_some_and(|worker| worker.scheduling.looks()) {
             self.debtor = self.workers.iter().rev().find_map(Worker::debtor);
+        }
+    }
+
+    /// Learns from this round's packets which ring answers which.
+    fn note_answer(&mut self, now: u64) {
+        if !self.answers.is_over() {
+            let look_ns = self.adaptive_poll.short_ns();
+            self.workers.iter().for_each(|worker| self.answers.learn(&worker.first_packets, now, look_ns));
         }
     }
 

@@ -89,6 +89,12 @@ impl AdaptivePoll {
         }
     }
 
+    /// Duration of a short poll, in ns.
+    #[must_use]
+    pub fn short_ns(&self) -> u64 {
+        self.short_ns
+    }
+
     /// Duration of the poll after the last packets, in ns.
     #[inline]
     #[must_use]
