@@ -79,14 +79,16 @@ impl Answers {
         self.stage == Stage::Over
     }
 
-    /// Learns from the packets of one of the thread's workers. An answer counts if it comes within `look_ns`.
+    /// Learns from the packets of one of the thread's workers. An answer counts if it comes within `look_ns`;
+    /// none does if that is 0: nothing is polled for then.
     pub(crate) fn learn(&mut self, seen: &FirstPackets, now_ns: u64, look_ns: u64) {
         if self.asker.is_none() {
             (self.asker, self.until_ns) = (seen.asker, now_ns + look_ns);
         }
         let (Some((asker, receiver)), Some(last)) = (self.asker, seen.last) else { return };
         if last.port == receiver && last != asker {
-            self.pairs[place(asker)] = (now_ns <= self.until_ns).then_some((asker, last));
+            let is_worth_it = look_ns > 0 && now_ns <= self.until_ns;
+            self.pairs[place(asker)] = is_worth_it.then_some((asker, last));
             self.stage = Stage::Over;
         }
     }
@@ -128,6 +130,13 @@ mod tests {
         answers.learn(&ANSWERED, 211, LOOK_NS);
         assert!(answers.is_over());
         assert_eq!(answers.begin(Some(ring(1))), None);
+    }
+
+    #[test]
+    fn without_polling_no_answer_is_expected() {
+        let mut answers = Answers::default();
+        answers.learn(&ANSWERED, 100, 0);
+        assert_eq!(answers.begin(Some(ring(1))), None, "it came in the same round");
     }
 
     #[test]
