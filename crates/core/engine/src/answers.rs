@@ -6,7 +6,7 @@
 //! ```
 //!
 //! A guest that polls answers before the visit that delivered the packet is over, so the ring has to be polled before. A guest that
-//! has not answered before the worker slept for long is not expected to: its ring is armed as it was, and costs nothing.
+//! has not answered before a long silence is not expected to: its ring is armed as it was, and costs nothing.
 
 use lasthop_fabric::RingId;
 use lasthop_module_api::PortId;
@@ -27,7 +27,7 @@ pub(crate) struct FirstPackets {
 #[derive(Debug)]
 pub(crate) struct Answers {
     pairs: [Option<(RingId, RingId)>; PAIRS],
-    /// The ring of the first packets since the last long sleep, and the port that received them.
+    /// The ring of the first packets since the last long silence, and the port that received them.
     asker: Option<(RingId, PortId)>,
     /// Until then the answer is worth polling for.
     until_ns: u64,
@@ -55,7 +55,7 @@ fn place(asker: RingId) -> usize {
 }
 
 impl Answers {
-    /// Begins a conversation after a long sleep, with packets of `asker`. Returns the ring that answers them, if it did
+    /// Begins a conversation after a long silence, with packets of `asker`. Returns the ring that answers them, if it did
     /// the last time.
     pub(crate) fn begin(&mut self, asker: Option<RingId>) -> Option<RingId> {
         if let Some((unanswered, _)) = self.asker.take()

@@ -14,7 +14,7 @@ impl Worker {
         }
     }
 
-    /// Begins a conversation after a long sleep; returns the first of its active rings.
+    /// Begins a conversation after a long silence; returns the first of its active rings.
     pub(crate) fn begin_conversation(&mut self) -> Option<RingId> {
         self.first_packets = FirstPackets::default();
         self.active.get(0).map(|active| active.ring)
@@ -23,6 +23,7 @@ impl Worker {
     /// Polls a ring from which an answer is expected, if it is the home.
     pub(crate) fn expect_answer(&mut self, ring: RingId, now: u64) {
         if self.is_home(ring.port, 2 * ring.queue + 1) {
+            self.stats.answers_expected += 1;
             self.fabric.suppress_next_kick(ring);
             self.activate(ring, now);
         }

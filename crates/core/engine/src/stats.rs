@@ -56,6 +56,8 @@ pub struct WorkerStats {
     pub index: usize,
     /// The number of the worker whose thread serves it: the first one or itself.
     pub thread: usize,
+    /// Rings that it polled for an answer that was expected.
+    pub answers_expected: u64,
     /// The age of its part of the report in ms, if it did not answer in time: ports' counters are its saved ones,
     /// states and the other counts those of its last answer.
     pub age_ms: Option<u64>,

@@ -40,7 +40,7 @@ const RECALL: Duration = Duration::from_millis(10);
 /// A fabric with everything that it needs to run. One thread at a time serves it.
 pub(crate) struct Worker {
     pub(crate) fabric: Fabric,
-    stats: WorkerStats,
+    pub(crate) stats: WorkerStats,
     pub(crate) pool: Arc<WorkerPool<Self>>,
     pub(crate) events: Events,
     pub(crate) active: DrrScheduler,

@@ -394,14 +394,15 @@ impl WorkerThread {
         } else {
             self.sleep_together(now);
         }
-        self.begin_conversation(now);
+        self.begin_conversation();
     }
 
-    /// After a long sleep, also polls the ring from which the answer to the packets is expected that ended it.
-    fn begin_conversation(&mut self, slept_ns: u64) {
+    /// After a sleep, and a long silence, also polls the ring from which the answer to the packets is expected that ended it.
+    fn begin_conversation(&mut self) {
         let now = now_ns(self.started);
-        if now - slept_ns < self.look_max_ns {
-            return; // the answer to the last packets may be among these
+        // Timers and tasks end sleeps, too. After a short silence, these may be the answer to the last packets.
+        if now.saturating_sub(self.worked_ns) < self.look_max_ns {
+            return;
         }
         let mut asker = None;
         for worker in &mut self.workers {
