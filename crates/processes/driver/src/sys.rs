@@ -293,6 +293,19 @@ pub(crate) fn take_lost(fd: BorrowedFd<'_>) -> u32 {
     stats.tp_drops
 }
 
+/// Number of datagrams that a socket of IP dropped since it was opened, modulo 2^32: it was full, or they were damaged or refused by
+/// the host's IPsec. 0 before Linux 4.12, which does not tell.
+pub(crate) fn dropped_by_socket(fd: BorrowedFd<'_>) -> u32 {
+    let mut facts = [0_u32; MEMINFO_WORDS];
+    // It only fails where the kernel does not know the option.
+    let _ = get_struct(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut facts);
+    facts[MEMINFO_DROPS]
+}
+
+/// linux/sock_diag.h: `SK_MEMINFO_VARS`, `SK_MEMINFO_DROPS`.
+const MEMINFO_WORDS: usize = 9;
+const MEMINFO_DROPS: usize = 8;
+
 /// Memory that the kernel shares through a socket, mapped as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct KernelMemory {

@@ -47,7 +47,7 @@ use crate::bounds::{
     TUNNEL_ENTRIES,
 };
 use crate::outbound::lend;
-use crate::sys::{Arena, Span};
+use crate::sys::{Arena, Span, dropped_by_socket};
 use crate::{Needs, Next, Queue, QueueError, Visit, packet};
 
 /// Whether messages of a socket with these features may have several datagrams. Then frames of several segments go to the switch.
@@ -77,6 +77,8 @@ pub(crate) struct UdpQueue {
     limit: AnswerLimit,
     /// As the socket sends; not known of one that another process had.
     fragments: Option<Fragments>,
+    /// The socket's losses, as they were read last.
+    dropped: u32,
 }
 
 impl UdpQueue {
@@ -89,6 +91,7 @@ impl UdpQueue {
     ) -> Result<Self, QueueError> {
         let arena = Arc::new(Arena::of(pair).map_err(GuestError::from)?);
         Ok(Self {
+            dropped: dropped_by_socket(fd.as_fd()),
             fd,
             facts,
             headers: Headers::new(facts),
@@ -346,8 +349,8 @@ impl Queue for UdpQueue {
         Self::visited(frames, pair)
     }
 
-    /// The host's counters have the datagrams that a full socket drops (`nstat UdpRcvbufErrors`).
     fn missed(&mut self) -> u64 {
-        0
+        let now = dropped_by_socket(self.fd.as_fd());
+        now.wrapping_sub(std::mem::replace(&mut self.dropped, now)).into()
     }
 }

@@ -118,7 +118,8 @@ pub struct DriverCounters {
     pub cut: u64,
     /// Of these, given to the device.
     pub to_device: FrameCount,
-    /// Frames that the kernel dropped because they were not read in time.
+    /// Frames that the kernel dropped because they were not read in time. Of tunnels: messages of one or more
+    /// datagrams, also those that were damaged or that the host's IPsec refused.
     pub missed: u64,
     /// Dropped frames by [`DeviceDropReason`].
     pub drops: [u64; DeviceDropReason::ALL.len()],

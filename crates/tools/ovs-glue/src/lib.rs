@@ -7,8 +7,8 @@
 //! **Contract.** The kernel answers before `sendmsg` returns, so an empty socket means that no answer comes. The
 //! library preserves that: the switch sends END after its last answer to a datagram, and while ENDs are missing a read
 //! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. If the switch process ends, the library waits
-//! up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. Pending requests then
-//! fail with ENOBUFS, netlink's error for lost messages, after which OVS asks again. The next switch process sends
+//! up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. A pending dump is
+//! requested again (`dump`). Other pending requests fail with ENOBUFS, netlink's error for lost messages, after which OVS asks again. The next switch process sends
 //! members of the ports' group the changes of ports meanwhile. An answer about a port that contradicts the kernel is
 //! requested again (`moved`). The variable `LASTHOP_DATAPATH` names the control socket; the default is [`PATH`].
 //!
@@ -28,6 +28,7 @@
 
 mod connect;
 mod descriptor;
+mod dump;
 mod moved;
 mod probe;
 mod switch_socket;

@@ -14,6 +14,8 @@ use lasthop_dpif::family::VportMessage;
 use lasthop_dpif::message::{Messages, NetlinkMessage};
 use lasthop_dpif::server::Family;
 
+use crate::dump::DUMP;
+
 /// How long the switch may take to notice that a device has moved. Usually this takes a millisecond; OVS's main thread
 /// waits meanwhile.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -25,8 +27,6 @@ const DEVICES_MAX: usize = 1024;
 /// linux/openvswitch.h: `OVS_VPORT_CMD_NEW` (in answers), `OVS_VPORT_CMD_GET`.
 const NEW: u8 = 1;
 const GET: u8 = 3;
-/// linux/netlink.h: `NLM_F_DUMP`.
-const DUMP: u16 = 0x300;
 
 /// Devices of ports that were in this process's network namespace at the last request.
 static HERE: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());

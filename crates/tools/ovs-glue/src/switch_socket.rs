@@ -10,6 +10,7 @@ use rustix::io::Errno;
 
 use crate::connect::{self, ConnectionRequest, ControlSocket};
 use crate::descriptor;
+use crate::dump::DumpRequest;
 use crate::moved::{self, PortRequest};
 
 /// linux/netlink.h: options of a socket.
@@ -44,6 +45,8 @@ pub(crate) struct SwitchSocket {
     has_lost: AtomicBool,
     /// The last request, if it was about one port.
     port_request: Mutex<Option<PortRequest>>,
+    /// The last request, if it was for a dump.
+    dump_request: Mutex<Option<DumpRequest>>,
 }
 
 impl SwitchSocket {
@@ -57,6 +60,7 @@ impl SwitchSocket {
             missing: AtomicU32::new(0),
             has_lost: AtomicBool::new(false),
             port_request: Mutex::default(),
+            dump_request: Mutex::default(),
         }
     }
 
@@ -68,6 +72,9 @@ impl SwitchSocket {
     pub(crate) fn remember(&self, datagram: &[u8]) {
         if let Ok(mut request) = self.port_request.lock() {
             *request = PortRequest::of(datagram, Instant::now());
+        }
+        if let Ok(mut request) = self.dump_request.lock() {
+            *request = DumpRequest::of(datagram);
         }
     }
 
@@ -111,7 +118,10 @@ impl SwitchSocket {
                 return Err(Errno::NOBUFS);
             }
             match receive() {
-                Ok(Datagram::Answer(len)) => return Ok(len),
+                Ok(Datagram::Answer(len)) => {
+                    self.note_answer();
+                    return Ok(len);
+                }
                 Ok(Datagram::Outdated(_, _)) if self.ask_again() => {}
                 Ok(Datagram::Outdated(len, device)) => {
                     moved::forget(device);
@@ -136,6 +146,21 @@ impl SwitchSocket {
         self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, minus_one).unwrap_or(0) <= 1
     }
 
+    fn note_answer(&self) {
+        if let Ok(mut request) = self.dump_request.lock()
+            && let Some(request) = request.as_mut()
+        {
+            request.answered();
+        }
+    }
+
+    /// Requests an interrupted dump from another switch process. Returns false if there is none, or if it cannot be repeated.
+    fn dump_again(&self) -> bool {
+        let Ok(request) = self.dump_request.lock() else { return false };
+        let Some(datagram) = request.as_ref().and_then(DumpRequest::repeated) else { return false };
+        descriptor::send_again(self.fd, datagram).is_ok()
+    }
+
     /// `setsockopt` at netlink's level. Options without a meaning here succeed.
     pub(crate) fn set_option(&self, option: i32, value: u32) -> Result<(), Errno> {
         let kind = match option {
@@ -155,14 +180,18 @@ impl SwitchSocket {
         Ok(())
     }
 
-    /// Connects to another switch process, with the same descriptor, port id and groups. Requests to the old one are lost.
+    /// Connects to another switch process, with the same descriptor, port id and groups. Requests to the old one are lost, but for a
+    /// dump.
     fn connect_again(&self) -> Result<(), Errno> {
         let groups = self.groups.lock().map(|groups| groups.clone()).unwrap_or_default();
         let request = ConnectionRequest { protocol: self.protocol, port_id: self.port_id(), groups };
         let connected = connect::connect(&self.control_socket, &request)?;
         descriptor::replace(self.fd, &connected.socket)?;
         self.port_id.store(connected.port_id, Ordering::Relaxed);
-        let has_missed = self.missing.swap(0, Ordering::Relaxed) > 0 || connected.has_missed;
+        let missing = self.missing.swap(0, Ordering::Relaxed);
+        let is_repeated = missing == 1 && self.dump_again();
+        self.missing.fetch_add(u32::from(is_repeated), Ordering::Relaxed);
+        let has_missed = connected.has_missed || (missing > 0 && !is_repeated);
         self.has_lost.store(has_missed, Ordering::Relaxed);
         Ok(())
     }

@@ -227,6 +227,19 @@ fn where_datagrams_are_not_coalesced_each_is_a_frame() {
 }
 
 #[test]
+fn datagrams_that_a_full_socket_drops_are_counted() {
+    let mut tunnel = tunnel(false);
+    set_option(tunnel.queue.fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).expect("set");
+    let sent = 100;
+    datagrams(7, sent, 500).iter().for_each(|one| drop(tunnel.sender.send(one).expect("sent")));
+    tunnel.receive();
+    let (received, missed) = (tunnel.counters.from_device.frames, tunnel.queue.missed());
+    assert!(received > 0 && missed > 0, "{received} received, {missed} missed");
+    assert_eq!(received + missed, u64::from(sent));
+    assert_eq!(tunnel.queue.missed(), 0, "they are counted once");
+}
+
+#[test]
 fn a_buffer_is_free_when_the_last_frame_in_it_is_returned() {
     let mut tunnel = tunnel(true);
     // Each is a frame of its own: no segment is next to the one before it.

@@ -132,6 +132,21 @@ fn what_may_have_been_lost_is_told_as_netlink_tells_it() {
     assert_eq!(*program.socket.groups.lock().expect("no thread panics"), [group]);
 }
 
+/// OVS would warn, and know nothing of its flows in that round.
+#[test]
+fn a_dump_that_was_not_answered_is_asked_of_the_next_process() {
+    let mut rig = Rig::new();
+    let program = Program::new(&rig);
+    rig.stop_serving();
+    program.socket.remember(&dump());
+    program.send(&dump()).expect("it is in the connection's buffer");
+    rig.restart_after(|| ());
+    let answer = program.receive().expect("the new process's answer");
+    assert!(Messages::new(&answer).next().is_some_and(|message| message.is_done()));
+    assert_eq!(program.receive(), Err(Errno::AGAIN));
+    assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
+}
+
 /// OVS reads a dump only up to its last answer; the next request was executed once and must not be executed again.
 #[test]
 fn an_end_that_was_not_read_is_no_loss() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::thread::JoinHandle;
 
 use lasthop_dpif::datapath::{Datapath, DatapathId, FlowInstall};
@@ -52,13 +52,15 @@ pub(crate) struct Rig {
     /// Gets a byte for each miss; closing it ends the thread.
     wake: Option<OwnedFd>,
     misses: Option<Sender<DatapathUpcall>>,
+    /// The thread says here that it serves no more; then it waits until this is closed, and closes its connections.
+    silent: Option<Receiver<()>>,
     thread: Option<JoinHandle<(Records, MemoryDatapath)>>,
 }
 
 impl Rig {
     pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory");
-        let mut rig = Self { directory, wake: None, misses: None, thread: None };
+        let mut rig = Self { directory, wake: None, misses: None, silent: None, thread: None };
         rig.start(Server::new(), MemoryDatapath::new(), Vec::new());
         rig
     }
@@ -77,10 +79,19 @@ impl Rig {
         rustix::net::listen(&listener, 16).expect("bound");
         let (woken, wake) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).expect("a pipe");
         let (misses, missed) = channel();
-        (self.wake, self.misses) = (Some(wake), Some(misses));
+        // Without room: a message is taken, or its receiver is gone.
+        let (silence, silent) = std::sync::mpsc::sync_channel(0);
+        (self.wake, self.misses, self.silent) = (Some(wake), Some(misses), Some(silent));
         self.thread = Some(std::thread::spawn(move || {
-            Served { listener, woken, missed, datapath }.serve(server, flows)
+            Served { listener, woken, missed, silence, datapath }.serve(server, flows)
         }));
+    }
+
+    /// The server takes no more requests, as a process that is stopped, until it ends.
+    #[allow(dead_code, reason = "for the library's own tests")]
+    pub(crate) fn stop_serving(&mut self) {
+        self.wake = None;
+        self.silent.as_ref().expect("it runs").recv().expect("it says so");
     }
 
     /// A packet for the control plane.
@@ -107,7 +118,7 @@ impl Rig {
 
     /// Ends the server and returns its last state.
     pub(crate) fn end(&mut self) -> (Records, MemoryDatapath) {
-        self.wake = None;
+        (self.wake, self.silent) = (None, None);
         self.thread.take().expect("it runs").join().expect("it does not panic")
     }
 
@@ -150,6 +161,7 @@ struct Served {
     listener: OwnedFd,
     woken: OwnedFd,
     missed: Receiver<DatapathUpcall>,
+    silence: SyncSender<()>,
     datapath: MemoryDatapath,
 }
 
@@ -160,6 +172,7 @@ impl Served {
         }
         let mut connections = Connections::new(server, Access::default()).expect("an epoll set");
         while self.turn(&mut connections) {}
+        while self.silence.send(()).is_ok() {}
         (connections.server().records().clone(), self.datapath)
     }
 

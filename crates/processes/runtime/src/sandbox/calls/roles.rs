@@ -90,8 +90,12 @@ pub(in crate::sandbox) const DRIVER_CALLS: &[Call] = &[
     Call::any(call!(SYS_getsockname), "checks whether a packet socket's device exists"),
     Call::with(
         call!(SYS_getsockopt),
-        &[PACKETS_LOST, &option(libc::SOL_SOCKET, libc::SO_ERROR)],
-        "counts frames that a packet socket lost; tells whether its device is gone",
+        &[
+            PACKETS_LOST,
+            &option(libc::SOL_SOCKET, libc::SO_MEMINFO),
+            &option(libc::SOL_SOCKET, libc::SO_ERROR),
+        ],
+        "counts frames that a packet socket or a tunnel's socket lost; tells whether a device is gone",
     ),
     Call::with(
         call!(SYS_getsockopt),
