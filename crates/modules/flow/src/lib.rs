@@ -71,7 +71,7 @@ pub const VLANS_MAX: usize = 2;
 pub const MPLS_MAX: usize = 3;
 
 /// The name that a control plane gives a flow (OVS_FLOW_ATTR_UFID).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ufid(pub [u8; 16]);
 
 /// A flow's statistics.

@@ -369,6 +369,7 @@ impl Switch {
         let (mut all, callers) = (self.datapath.switches(), self.interface.callers(&self.datapath));
         for switch in all.iter_mut().filter(|switch| self.datapath.is_for_outside(switch.name.as_str())) {
             switch.callers.clone_from(&callers);
+            switch.counters.extend(self.interface.counters(switch.name.as_str()));
         }
         all
     }

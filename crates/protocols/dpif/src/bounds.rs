@@ -69,5 +69,7 @@ pub const TURN_MS_MAX: u64 = 2;
 pub const DUMP_MESSAGES: usize = 16;
 /// The weight of a part of a flush, in messages: some hundred flows are removed.
 pub const FLUSH_MESSAGES: usize = 16;
+/// Flows refused to clients that do not wait for answers, until their programs hear of it: `ovs-glue` waits again long before.
+pub const REFUSED_FLOWS_MAX: usize = 16_384;
 /// Events that are read at a time.
 pub const EVENTS_PER_TURN: usize = 32;

@@ -8,6 +8,7 @@
 //!                                            <──   the same, with an error number
 //!   SEE_ALL on/off                           ──>            the same
 //!   BATCH on/off                             ──>            the same
+//!   RUNS_AHEAD on/off                        ──>            the same
 //!   REJOIN group                             ──>            as JOIN, by a client of an earlier switch process
 //!                                            <──   the same, with 0, and the group's notifications since then; or
 //!                                                  with ENOBUFS: the client has to request everything
@@ -41,6 +42,10 @@ pub const REJOIN: u16 = 0xff07;
 
 /// Put several misses and ENDs into one datagram, if the number is not 0. Open vSwitch reads one miss from each datagram.
 pub const BATCH: u16 = 0xff08;
+
+/// The client's program does not wait for answers to flows and packets, if the number is not 0: it gets the flows that are
+/// refused in its brief lists, so that it removes them.
+pub const RUNS_AHEAD: u16 = 0xff09;
 
 /// The first message of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

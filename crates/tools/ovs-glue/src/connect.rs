@@ -7,8 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use lasthop_dpif::message::{Messages, NetlinkMessage};
-use lasthop_dpif::private::{END, HELLO, Hello, JOIN, REJOIN, decode_number, number};
+use lasthop_dpif::private::{END, HELLO, Hello, JOIN, REJOIN, RUNS_AHEAD, decode_number, number};
 use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::{PATH, WAIT};
@@ -40,6 +41,8 @@ pub(crate) struct ConnectionRequest {
     /// 0 for any.
     pub(crate) port_id: u32,
     pub(crate) groups: Vec<u32>,
+    /// Whether the program will not wait for answers.
+    pub(crate) runs_ahead: bool,
 }
 
 /// A connection.
@@ -49,6 +52,8 @@ pub(crate) struct SwitchConnection {
     pub(crate) port_id: u32,
     /// Whether notifications of its groups were lost that the switch does not send again.
     pub(crate) has_missed: bool,
+    /// Whether the switch knows that the program will not wait for answers.
+    pub(crate) runs_ahead: bool,
 }
 
 /// Connects; waits if there is no switch process.
@@ -58,7 +63,7 @@ pub(crate) fn connect(
 ) -> Result<SwitchConnection, Errno> {
     let deadline = Instant::now() + control_socket.wait;
     loop {
-        match attempt(&control_socket.path, request) {
+        match attempt(control_socket, request) {
             Ok(connected) => return Ok(connected),
             Err(errno) if Instant::now() >= deadline => {
                 report_once(&control_socket.path, errno);
@@ -83,10 +88,15 @@ fn report_once(path: &Path, errno: Errno) {
     let _ = std::io::stderr().write_all(sentence.as_bytes());
 }
 
-fn attempt(path: &Path, request: &ConnectionRequest) -> Result<SwitchConnection, Errno> {
+fn attempt(control_socket: &ControlSocket, request: &ConnectionRequest) -> Result<SwitchConnection, Errno> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    // A process that is stopped leaves no room for connections.
+    set_socket_timeout(&socket, Timeout::Send, Some(control_socket.wait.max(PAUSE)))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&control_socket.path)?)?;
+    set_socket_timeout(&socket, Timeout::Send, None)?;
+    // For the requests of this file. Reads of the program have limits of their own.
+    set_socket_timeout(&socket, Timeout::Recv, Some(control_socket.wait.max(PAUSE)))?;
     let hello = Hello { protocol: request.protocol, port_id: request.port_id, process: std::process::id() };
     let port_id = ask(&socket, &hello.encode(), HELLO)?.0;
     let has_missed = match request.groups[..] {
@@ -94,7 +104,8 @@ fn attempt(path: &Path, request: &ConnectionRequest) -> Result<SwitchConnection,
         [group] => !join_again(&socket, group)?,
         ref groups => groups.iter().try_for_each(|group| join(&socket, *group)).map(|()| true)?,
     };
-    Ok(SwitchConnection { socket, port_id, has_missed })
+    let runs_ahead = request.runs_ahead && switch_on(&socket, RUNS_AHEAD)?;
+    Ok(SwitchConnection { socket, port_id, has_missed, runs_ahead })
 }
 
 fn join(socket: &OwnedFd, group: u32) -> Result<(), Errno> {
@@ -111,6 +122,22 @@ fn join_again(socket: &OwnedFd, group: u32) -> Result<bool, Errno> {
         match message.map(|message| (message.header.kind, decode_number(&message, REJOIN))) {
             Some((_, Some(errno))) => return Ok(errno == 0),
             Some((END, _)) => return join(socket, group).map(|()| false),
+            _ => {}
+        }
+    }
+}
+
+/// Switches an option on, on a connection without other requests. Returns false if the switch, of an earlier version, does not
+/// know it: then it answers only END.
+fn switch_on(socket: &OwnedFd, kind: u16) -> Result<bool, Errno> {
+    rustix::net::send(socket, &number(kind, 0, 1), SendFlags::NOSIGNAL)?;
+    let mut is_known = false;
+    loop {
+        let mut buffer = [0; ANSWER_BYTES];
+        let message = receive(socket, &mut buffer)?;
+        match message.map(|message| (message.header.kind, decode_number(&message, kind))) {
+            Some((_, Some(errno))) => is_known = errno == 0,
+            Some((END, _)) => return Ok(is_known),
             _ => {}
         }
     }

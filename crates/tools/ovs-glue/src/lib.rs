@@ -6,9 +6,10 @@
 //!
 //! **Contract.** The kernel answers before `sendmsg` returns, so an empty socket means that no answer comes. The
 //! library preserves that: the switch sends END after its last answer to a datagram, and while ENDs are missing a read
-//! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. If the switch process ends, the library waits
-//! up to [`WAIT`] for the next one and reconnects, with the same port id, groups and descriptor. A pending dump is
-//! requested again (`dump`). Other pending requests fail with ENOBUFS, netlink's error for lost messages, after which OVS asks again. The next switch process sends
+//! waits, even with MSG_DONTWAIT; after [`WAIT`] it fails with ETIMEDOUT. Threads that answer upcalls do not wait, but all other
+//! requests wait for theirs (`ahead`). If the switch process ends, the library waits up to [`WAIT`] for the next one and reconnects,
+//! with the same port id, groups and descriptor. A pending dump is requested again (`dump`). Other pending requests fail with ENOBUFS,
+//! netlink's error for lost messages, after which OVS asks again. The next switch process sends
 //! members of the ports' group the changes of ports meanwhile. An answer about a port that contradicts the kernel is
 //! requested again (`moved`). The variable `LASTHOP_DATAPATH` names the control socket; the default is [`PATH`].
 //!
@@ -26,6 +27,7 @@
 //! ```
 #![deny(unsafe_code)]
 
+mod ahead;
 mod connect;
 mod descriptor;
 mod dump;

@@ -1,13 +1,14 @@
 //! A netlink socket that is a connection to the switch.
 
 use std::os::fd::RawFd;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use lasthop_dpif::private::{JOIN, LEAVE, LISTEN, number};
 use rustix::io::Errno;
 
+use crate::ahead::Ahead;
 use crate::connect::{self, ConnectionRequest, ControlSocket};
 use crate::descriptor;
 use crate::dump::DumpRequest;
@@ -45,12 +46,20 @@ pub(crate) struct SwitchSocket {
     has_lost: AtomicBool,
     /// The last request, if it was about one port.
     port_request: Mutex<Option<PortRequest>>,
+    ahead: Arc<Ahead>,
+    /// Whether the last datagram runs ahead.
+    is_ahead: AtomicBool,
     /// The last request, if it was for a dump.
     dump_request: Mutex<Option<DumpRequest>>,
 }
 
 impl SwitchSocket {
-    pub(crate) fn new(fd: RawFd, control_socket: ControlSocket, protocol: u32, port_id: u32) -> Self {
+    pub(crate) fn new(
+        fd: RawFd,
+        control_socket: ControlSocket,
+        (protocol, port_id): (u32, u32),
+        ahead: Arc<Ahead>,
+    ) -> Self {
         Self {
             fd,
             control_socket,
@@ -60,6 +69,8 @@ impl SwitchSocket {
             missing: AtomicU32::new(0),
             has_lost: AtomicBool::new(false),
             port_request: Mutex::default(),
+            ahead,
+            is_ahead: AtomicBool::new(false),
             dump_request: Mutex::default(),
         }
     }
@@ -88,9 +99,18 @@ impl SwitchSocket {
         self.send(|| descriptor::send_again(self.fd, &request.datagram)).is_ok()
     }
 
-    /// Sends by `send`; reconnects and sends again if the connection is broken. When a program sends a new request it
+    /// Sends a datagram whose answers the program need not wait for; `None` if [`Self::send`] has to send it.
+    pub(crate) fn send_ahead<'a>(&self, pieces: impl Iterator<Item = &'a [u8]> + Clone) -> Option<usize> {
+        let sent = self.ahead.send(pieces)?;
+        self.is_ahead.store(true, Ordering::Relaxed);
+        Some(sent)
+    }
+
+    /// Sends by `send`, after all that runs ahead; reconnects and sends again if the connection is broken. When a program sends a new request it
     /// no longer waits for earlier answers: it may have left an END unread, so nothing is lost.
     pub(crate) fn send(&self, mut send: impl FnMut() -> Result<usize, Errno>) -> Result<usize, Errno> {
+        self.ahead.settle()?;
+        self.is_ahead.store(false, Ordering::Relaxed);
         loop {
             match send() {
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
@@ -113,6 +133,10 @@ impl SwitchSocket {
         may_wait: bool,
         mut receive: impl FnMut() -> Result<Datagram, Errno>,
     ) -> Result<usize, Errno> {
+        // The last request has no answer, and its END is for `ahead`. Missing answers to earlier ones are left to the next request.
+        if self.is_ahead.swap(false, Ordering::Relaxed) && !may_wait {
+            return Err(Errno::AGAIN);
+        }
         loop {
             if self.has_lost.swap(false, Ordering::Relaxed) {
                 return Err(Errno::NOBUFS);
@@ -125,6 +149,7 @@ impl SwitchSocket {
                 Ok(Datagram::Outdated(_, _)) if self.ask_again() => {}
                 Ok(Datagram::Outdated(len, device)) => {
                     moved::forget(device);
+                    self.note_answer();
                     return Ok(len);
                 }
                 Ok(Datagram::End) if self.is_last_end() && !may_wait => return Err(Errno::AGAIN),
@@ -158,7 +183,8 @@ impl SwitchSocket {
     fn dump_again(&self) -> bool {
         let Ok(request) = self.dump_request.lock() else { return false };
         let Some(datagram) = request.as_ref().and_then(DumpRequest::repeated) else { return false };
-        descriptor::send_again(self.fd, datagram).is_ok()
+        // The list has the flows that run ahead, as the interrupted one would have had.
+        self.ahead.settle().and_then(|()| descriptor::send_again(self.fd, datagram)).is_ok()
     }
 
     /// `setsockopt` at netlink's level. Options without a meaning here succeed.
@@ -184,12 +210,14 @@ impl SwitchSocket {
     /// dump.
     fn connect_again(&self) -> Result<(), Errno> {
         let groups = self.groups.lock().map(|groups| groups.clone()).unwrap_or_default();
-        let request = ConnectionRequest { protocol: self.protocol, port_id: self.port_id(), groups };
+        let request =
+            ConnectionRequest { protocol: self.protocol, port_id: self.port_id(), groups, runs_ahead: false };
         let connected = connect::connect(&self.control_socket, &request)?;
         descriptor::replace(self.fd, &connected.socket)?;
         self.port_id.store(connected.port_id, Ordering::Relaxed);
         let missing = self.missing.swap(0, Ordering::Relaxed);
-        let is_repeated = missing == 1 && self.dump_again();
+        // The last request is the dump, so its END is among those that are missing.
+        let is_repeated = missing > 0 && self.dump_again();
         self.missing.fetch_add(u32::from(is_repeated), Ordering::Relaxed);
         let has_missed = connected.has_missed || (missing > 0 && !is_repeated);
         self.has_lost.store(has_missed, Ordering::Relaxed);

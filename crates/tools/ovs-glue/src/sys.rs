@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::descriptor::borrow;
 use crate::switch_socket::Datagram;
 use crate::table::{self, NetlinkSocket};
-use crate::{moved, probe};
+use crate::{ahead, moved, probe};
 use lasthop_dpif::private::END;
 
 /// Bytes of a message's length and type.
@@ -231,7 +231,11 @@ pub(crate) unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags
             let mut unnamed = unsafe { message.read() };
             unnamed.msg_name = std::ptr::null_mut();
             unnamed.msg_namelen = 0;
-            // SAFETY: as in libc, there are the message's first piece and its bytes.
+            // SAFETY: as in libc, there are the message's pieces and their bytes.
+            if let Some(len) = socket.send_ahead(unsafe { pieces(&unnamed) }) {
+                return returned(Ok(len));
+            }
+            // SAFETY: as above.
             socket.remember(unsafe { only_piece(&unnamed) });
             returned(socket.send(|| {
                 // SAFETY: the caller's pieces.
@@ -256,6 +260,17 @@ unsafe fn only_piece(message: &msghdr) -> &[u8] {
         [piece] => unsafe { items(piece.iov_base.cast::<u8>(), piece.iov_len) },
         _ => &[],
     }
+}
+
+/// The bytes of a message by pieces.
+///
+/// # Safety
+/// The pieces are as in sendmsg(2).
+unsafe fn pieces(message: &msghdr) -> impl Iterator<Item = &[u8]> + Clone {
+    // SAFETY: the caller's promise.
+    let pieces = unsafe { items(message.msg_iov, message.msg_iovlen) };
+    // SAFETY: as above.
+    pieces.iter().map(|piece| unsafe { items(piece.iov_base.cast::<u8>(), piece.iov_len) })
 }
 
 /// # Safety
@@ -318,6 +333,9 @@ unsafe fn datagram(fd: RawFd, len: usize, message: &msghdr) -> Datagram {
     };
     match what(len, start.get(..START_BYTES).unwrap_or(start)) {
         Datagram::Answer(len) => {
+            if let [_, _, _, _, low, high, ..] = *start {
+                ahead::note_received(u16::from_ne_bytes([low, high]));
+            }
             // Of the socket's network namespace.
             let name = |index| rustix::net::netdevice::index_to_name(borrow(fd), index).ok();
             let outdated = moved::outdated(start, name);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{IntoRawFd, RawFd};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use rustix::io::Errno;
 
+use crate::ahead::Ahead;
 use crate::connect::{self, ConnectionRequest, ControlSocket};
 use crate::switch_socket::SwitchSocket;
 
@@ -23,6 +24,8 @@ pub(crate) enum NetlinkSocket {
     Route,
 }
 
+/// For all sockets: requests of each wait for those that run ahead.
+static AHEAD: OnceLock<Arc<Ahead>> = OnceLock::new();
 static SOCKETS: RwLock<BTreeMap<RawFd, NetlinkSocket>> = RwLock::new(BTreeMap::new());
 
 /// Opens a netlink socket to the switch; `None` if the kernel has to answer.
@@ -32,13 +35,15 @@ pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
 
 fn open_to_switch(protocol: u32) -> Result<RawFd, Errno> {
     let control_socket = ControlSocket::of_environment();
-    let connected =
-        connect::connect(&control_socket, &ConnectionRequest { protocol, port_id: 0, groups: Vec::new() })?;
+    let connected = connect::connect(
+        &control_socket,
+        &ConnectionRequest { protocol, port_id: 0, groups: Vec::new(), runs_ahead: false },
+    )?;
     let fd = connected.socket.into_raw_fd();
-    insert(
-        fd,
-        NetlinkSocket::Switch(Arc::new(SwitchSocket::new(fd, control_socket, protocol, connected.port_id))),
-    );
+    let ahead = AHEAD.get_or_init(|| Arc::new(Ahead::of_environment(control_socket.clone())));
+    let numbers = (protocol, connected.port_id);
+    let socket = SwitchSocket::new(fd, control_socket, numbers, Arc::clone(ahead));
+    insert(fd, NetlinkSocket::Switch(Arc::new(socket)));
     Ok(fd)
 }
 

@@ -121,12 +121,12 @@ impl KeptDatapath {
 
     pub(super) fn record(&self) -> DatapathRecord {
         DatapathRecord {
-            name: self.name.clone(),
             user_features: self.user_features,
             masks_cache_size: self.masks_cache_size,
             per_cpu_port_ids: self.per_cpu_port_ids.clone(),
             lost: self.lost,
             ports: self.ports.iter().map(|(number, port)| (*number, port.port(*number))).collect(),
+            ..DatapathRecord::named(&self.name)
         }
     }
 }

@@ -392,6 +392,12 @@ impl Interface {
         clients.iter().filter_map(|client| self.outsiders.get(client)).copied().collect()
     }
 
+    /// Counters of the datapath of this name.
+    pub(super) fn counters(&self, name: &str) -> Option<(String, u64)> {
+        let record = self.connections.server().records().values().find(|record| record.name == name)?;
+        Some(("refused_late".to_owned(), record.refused_late))
+    }
+
     /// The datapath that a switch is.
     pub(super) fn names_at(&self, switch: SwitchId) -> DatapathNames {
         let Some((id, place)) = self.places.all().find(|(_, place)| place.switch == switch) else {

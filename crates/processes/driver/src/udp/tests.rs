@@ -231,7 +231,9 @@ fn datagrams_that_a_full_socket_drops_are_counted() {
     let mut tunnel = tunnel(false);
     set_option(tunnel.queue.fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 4096).expect("set");
     let sent = 100;
-    datagrams(7, sent, 500).iter().for_each(|one| drop(tunnel.sender.send(one).expect("sent")));
+    for datagram in datagrams(7, sent, 500) {
+        tunnel.sender.send(&datagram).expect("sent");
+    }
     tunnel.receive();
     let (received, missed) = (tunnel.counters.from_device.frames, tunnel.queue.missed());
     assert!(received > 0 && missed > 0, "{received} received, {missed} missed");

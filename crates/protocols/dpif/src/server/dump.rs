@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use lasthop_conntrack::CtRecord;
+use lasthop_flow::Ufid;
 
 use super::answer::{Answer, append_part};
 use super::request::DumpCursor;
@@ -10,6 +11,10 @@ use super::state::State;
 use crate::bounds::DUMP_BYTES;
 use crate::datapath::{Datapath, DatapathId};
 use crate::message::{self, NetlinkHeader};
+use crate::uapi::flow as uapi;
+
+/// The fields that OVS omits in lists for its revalidators.
+const BRIEF: u32 = uapi::OMIT_KEY | uapi::OMIT_MASK | uapi::OMIT_ACTIONS;
 
 /// A dump in progress.
 #[derive(Clone, Debug)]
@@ -25,6 +30,8 @@ impl Dump {
         let mut bytes = Vec::with_capacity(DUMP_BYTES);
         if let DumpCursor::Flows { id, cursor, omitted } = self.what {
             self.what = flows(datapath, id, (cursor, omitted), self.header, &mut bytes);
+        }
+        if let DumpCursor::Flows { .. } = self.what {
             return self.ended(bytes);
         }
         let mut put = |answer: Answer| answer.append_part(self.header, &mut bytes);
@@ -35,6 +42,7 @@ impl Dump {
                 connections(datapath, cursor, (zone, is_all), &mut put)
             }
             DumpCursor::TimeoutPolicies { after } => timeout_policies(datapath, &after, &mut put),
+            DumpCursor::RefusedFlows { id, after } => refused_flows(state, id, after, &mut put),
             DumpCursor::Flows { .. } | DumpCursor::Nothing => DumpCursor::Nothing,
         };
         self.ended(bytes)
@@ -91,7 +99,23 @@ fn flows(
     let next = datapath.flows_visit(id, cursor, &mut |flow| {
         append_part(bytes, |bytes| super::flows::append(bytes, header, id, flow, omitted))
     });
-    next.map_or(DumpCursor::Nothing, |cursor| DumpCursor::Flows { id, cursor, omitted })
+    let end = || match omitted & BRIEF {
+        BRIEF => DumpCursor::RefusedFlows { id, after: None },
+        _ => DumpCursor::Nothing,
+    };
+    next.map_or_else(end, |cursor| DumpCursor::Flows { id, cursor, omitted })
+}
+
+fn refused_flows(state: &State, id: DatapathId, after: Option<Ufid>, put: Put<'_>) -> DumpCursor {
+    let mut last = after;
+    for flow in state.refused_flows.listed(id, after) {
+        let ufid = flow.ufid;
+        if put(Answer::Flow(Box::new(flow))).is_break() {
+            return DumpCursor::RefusedFlows { id, after: last };
+        }
+        last = ufid;
+    }
+    DumpCursor::Nothing
 }
 
 fn connections(

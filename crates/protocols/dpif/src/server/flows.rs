@@ -10,11 +10,11 @@ use crate::family::{FlowMessage, FlowParts};
 use crate::message::{self, NetlinkHeader};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, flow as uapi, nlm};
-use lasthop_flow::Match;
+use lasthop_flow::{Match, Ufid};
 
 /// Serves a request; `is_told` says whether a client wants the result.
 pub(super) fn serve(
-    state: &State,
+    state: &mut State,
     datapath: &mut dyn Datapath,
     request: &Request<'_>,
     is_told: bool,
@@ -22,16 +22,39 @@ pub(super) fn serve(
     let id = request.id;
     state.expect(id)?;
     let mut wanted = FlowMessage { datapath: id.0, ..FlowMessage::default() };
-    wanted.read(request.attrs.clone())?;
+    if let Err(refusal) = wanted.read(request.attrs.clone()) {
+        if request.command == command::NEW {
+            note(state, datapath, request, wanted.ufid, Some(&refusal));
+        }
+        return Err(refusal);
+    }
     let omitted = wanted.omitted.unwrap_or(0);
     if request.is_dump() {
         return Ok(Outcome::Dump(DumpCursor::Flows { id, cursor: 0, omitted }));
     }
     let name = match request.command {
-        command::NEW => install(datapath, id, wanted, request.header.has(nlm::CREATE))?,
-        command::SET => change(datapath, id, wanted)?,
-        command::DEL => return remove(datapath, id, &wanted, is_told),
+        command::NEW => {
+            let (ufid, is_new) = (wanted.ufid, request.header.has(nlm::CREATE));
+            let result = install(datapath, id, wanted, is_new);
+            note(state, datapath, request, ufid, result.as_ref().err());
+            result?
+        }
+        command::SET => {
+            let ufid = wanted.ufid;
+            let refused = |refusal| state.refused_flows.explain(id, ufid, refusal);
+            change(datapath, id, wanted).map_err(refused)?
+        }
+        command::DEL => {
+            let refused = |refusal| state.refused_flows.explain(id, wanted.ufid, refusal);
+            let result = remove(datapath, id, &wanted, is_told).map_err(refused);
+            state.refused_flows.forget(id, wanted.ufid);
+            if matches!(result, Ok(Outcome::Flush(_))) {
+                state.refused_flows.clear(id);
+            }
+            return result;
+        }
         command::GET => {
+            state.refused_flows.forget(id, wanted.ufid);
             let flow = datapath.flow(id, &expect_name(&wanted)?).ok_or(no_flow())?;
             let answer = Answer::Flow(message(id, flow.view(), omitted));
             return Ok(Outcome::Object { answer, command: command::NEW });
@@ -44,6 +67,25 @@ pub(super) fn serve(
     let flow = datapath.flow(id, &name).ok_or(no_flow())?;
     let answer = Answer::Flow(message(id, flow.view(), omitted));
     Ok(Outcome::Changed { answer, command: request.command, family: Family::Flow })
+}
+
+/// Notes that a flow was refused to a client that does not wait for the answer, or that it is installed now.
+fn note(
+    state: &mut State,
+    datapath: &dyn Datapath,
+    request: &Request<'_>,
+    ufid: Option<Ufid>,
+    refusal: Option<&Refusal>,
+) {
+    state.refused_flows.forget(request.id, ufid);
+    // Another switch process gets a flow again that this one may have.
+    let is_there = |ufid| datapath.flow(request.id, &FlowName::Ufid(ufid)).is_some();
+    if let (Some(refusal), Some(ufid), true) = (refusal, ufid, request.runs_ahead)
+        && let Some(known) = state.datapath_mut(request.id).filter(|_| !is_there(ufid))
+    {
+        known.refused_late += 1;
+        state.refused_flows.note(request.id, ufid, refusal.errno);
+    }
 }
 
 /// A flow's parts without the fields in `omitted`. A flow without a name always has its key.

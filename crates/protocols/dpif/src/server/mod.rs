@@ -23,6 +23,7 @@ mod netfilter;
 mod packets;
 mod peer;
 mod private;
+mod refused_flows;
 mod removals;
 mod request;
 mod state;
@@ -377,6 +378,7 @@ impl Server {
     ) -> Result<(), Refusal> {
         let peer = self.peers.get(&id);
         let sees_all = peer.is_some_and(|peer| peer.sees_all);
+        let runs_ahead = peer.is_some_and(|peer| peer.runs_ahead);
         if peer.is_some_and(|peer| peer.protocol == protocol::NETFILTER) {
             let what = netfilter::serve(message, sees_all, datapath)?;
             return self.finish(id, message.header, what, datapath);
@@ -386,7 +388,7 @@ impl Server {
         }
         let family =
             Family::of(message.header.kind).ok_or(Refusal::new(Errno::ENOENT, "there is no such family"))?;
-        let request = Request::decode((id, sees_all), message)?;
+        let request = Request::decode((id, sees_all, runs_ahead), message)?;
         let is_told = self.is_told(request.header.flags);
         let state = &mut self.state;
         let outcome = match family {

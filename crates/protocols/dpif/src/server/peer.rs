@@ -80,6 +80,8 @@ pub(super) struct Peer {
     pub(super) sees_all: bool,
     /// Whether it takes several misses and ENDs in one datagram.
     pub(super) takes_batches: bool,
+    /// Whether its program does not wait for answers to flows and packets.
+    pub(super) runs_ahead: bool,
     pub(super) groups: ArrayVec<u32, GROUPS_MAX>,
     /// The rest of a request datagram during a dump.
     pub(super) request: Option<RequestDatagram>,
@@ -104,6 +106,7 @@ impl Peer {
             is_extended: false,
             sees_all: false,
             takes_batches: false,
+            runs_ahead: false,
             groups: ArrayVec::new(),
             request: None,
             dump: None,

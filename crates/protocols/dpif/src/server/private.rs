@@ -5,7 +5,9 @@ use super::peer::Peer;
 use super::{DisconnectReason, PeerId, Server};
 use crate::bounds::PEERS_MAX;
 use crate::message::{Messages, NetlinkMessage};
-use crate::private::{BATCH, HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, SEE_ALL, decode_number, number};
+use crate::private::{
+    BATCH, HELLO, Hello, JOIN, LEAVE, LISTEN, REJOIN, RUNS_AHEAD, SEE_ALL, decode_number, number,
+};
 use crate::refusal::Errno;
 
 /// First assigned port id: it is beyond those of processes, which use their own number for a socket.
@@ -46,7 +48,7 @@ impl Server {
     /// Serves a message if it is private; returns whether it was.
     pub(super) fn serve_private(&mut self, id: PeerId, message: &NetlinkMessage<'_>) -> bool {
         let kind = message.header.kind;
-        if !matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN | BATCH) {
+        if !matches!(kind, JOIN | LEAVE | LISTEN | SEE_ALL | REJOIN | BATCH | RUNS_AHEAD) {
             return false;
         }
         let Some(peer) = self.peers.get_mut(&id) else { return false };
@@ -85,6 +87,10 @@ fn change(peer: &mut Peer, kind: u16, argument: u32) -> i32 {
         }
         BATCH => {
             peer.takes_batches = argument != 0;
+            0
+        }
+        RUNS_AHEAD => {
+            peer.runs_ahead = argument != 0;
             0
         }
         _ => {

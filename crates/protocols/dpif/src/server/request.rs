@@ -9,6 +9,7 @@ use crate::datapath::{DatapathId, RemovalId};
 use crate::message::{Messages, NetlinkHeader, NetlinkMessage};
 use crate::refusal::{Errno, Refusal};
 use crate::uapi::{command, nlm};
+use lasthop_flow::Ufid;
 
 /// A client's request datagram, from the first message that is not served yet.
 #[derive(Debug)]
@@ -45,18 +46,20 @@ pub(super) struct Request<'a> {
     pub(super) attrs: Attrs<'a>,
     /// Whether the client's lists include datapaths of embedded controllers.
     pub(super) sees_all: bool,
+    /// Whether the client's program does not wait for an answer.
+    pub(super) runs_ahead: bool,
 }
 
 impl<'a> Request<'a> {
     /// Decodes a client's request.
     pub(super) fn decode(
-        (client, sees_all): (PeerId, bool),
+        (client, sees_all, runs_ahead): (PeerId, bool, bool),
         message: &NetlinkMessage<'a>,
     ) -> Result<Self, Refusal> {
         let generic = message.generic()?;
         let (number, attrs) = generic.datapath()?;
         let (header, command, id) = (message.header, generic.command, DatapathId(number));
-        Ok(Self { client, header, command, id, attrs, sees_all })
+        Ok(Self { client, header, command, id, attrs, sees_all, runs_ahead })
     }
 
     pub(super) fn is_dump(&self) -> bool {
@@ -73,6 +76,8 @@ pub(super) enum DumpCursor {
     Ports { id: DatapathId, from: u32 },
     /// Flows from this place on, without the omitted fields.
     Flows { id: DatapathId, cursor: u64, omitted: u32 },
+    /// Refused flows of a brief list after this one.
+    RefusedFlows { id: DatapathId, after: Option<Ufid> },
     /// Connections from this place on, of a zone or all; `is_all` includes those of embedded controllers.
     Connections { cursor: u64, zone: Option<u16>, is_all: bool },
     /// Timeout policies after this name.

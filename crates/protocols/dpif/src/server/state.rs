@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::refused_flows::RefusedFlows;
 use crate::bounds::{DATAPATHS_MAX, MASKS_CACHE_SIZE, PORTS_MAX};
 use crate::datapath::{Datapath, DatapathId, Port};
 use crate::family::{DatapathMessage, DatapathStats, VportMessage};
@@ -23,6 +24,8 @@ pub struct DatapathRecord {
     pub ports: BTreeMap<u32, Port>,
     /// Misses lost for lack of room or of a reader.
     pub lost: u64,
+    /// Flows refused to clients that did not wait for the answer.
+    pub refused_late: u64,
 }
 
 impl DatapathRecord {
@@ -36,6 +39,7 @@ impl DatapathRecord {
             per_cpu_port_ids: Vec::new(),
             ports: BTreeMap::new(),
             lost: 0,
+            refused_late: 0,
         }
     }
 
@@ -128,6 +132,8 @@ pub(super) struct State {
     last_id: i32,
     /// The port whose subscription the present request ends.
     pub(super) left_port: Option<(DatapathId, u32)>,
+    /// Flows refused to clients that do not wait for answers.
+    pub(super) refused_flows: RefusedFlows,
 }
 
 impl State {
@@ -187,6 +193,7 @@ impl State {
 
     pub(super) fn remove(&mut self, id: DatapathId) {
         self.datapaths.remove(&id);
+        self.refused_flows.clear(id);
     }
 
     pub(super) fn records(&self) -> &BTreeMap<DatapathId, DatapathRecord> {

@@ -3,6 +3,7 @@
 mod bounds;
 mod flushes;
 mod parked;
+mod refused_flows;
 mod requests;
 mod upcalls;
 mod wire;

@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::rig::Rig;
 use super::*;
+use crate::ahead::AHEAD_MAX;
 
 const REQUEST: u16 = 1;
 const DUMP: u16 = 0x300;
@@ -25,9 +26,11 @@ struct Program {
 impl Program {
     fn new(rig: &Rig) -> Self {
         let control_socket = ControlSocket { path: rig.socket(), wait: Duration::from_secs(20) };
-        let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new() };
+        let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new(), runs_ahead: false };
         let connected = connect::connect(&control_socket, &request).expect("a server");
-        let socket = SwitchSocket::new(connected.socket.as_raw_fd(), control_socket, 16, connected.port_id);
+        let ahead = Arc::new(Ahead::new(control_socket.clone(), AHEAD_MAX));
+        let numbers = (16, connected.port_id);
+        let socket = SwitchSocket::new(connected.socket.as_raw_fd(), control_socket, numbers, ahead);
         Self { fd: connected.socket, socket }
     }
 
@@ -135,16 +138,22 @@ fn what_may_have_been_lost_is_told_as_netlink_tells_it() {
 /// OVS would warn, and know nothing of its flows in that round.
 #[test]
 fn a_dump_that_was_not_answered_is_asked_of_the_next_process() {
-    let mut rig = Rig::new();
-    let program = Program::new(&rig);
-    rig.stop_serving();
-    program.socket.remember(&dump());
-    program.send(&dump()).expect("it is in the connection's buffer");
-    rig.restart_after(|| ());
-    let answer = program.receive().expect("the new process's answer");
-    assert!(Messages::new(&answer).next().is_some_and(|message| message.is_done()));
-    assert_eq!(program.receive(), Err(Errno::AGAIN));
-    assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
+    for has_unread_end in [false, true] {
+        let mut rig = Rig::new();
+        let program = Program::new(&rig);
+        if has_unread_end {
+            program.send(&dump()).expect("it takes it");
+            program.receive().expect("an answer");
+        }
+        rig.stop_serving();
+        program.socket.remember(&dump());
+        program.send(&dump()).expect("it is in the connection's buffer");
+        rig.restart_after(|| ());
+        let answer = program.receive().expect("the new process's answer");
+        assert!(Messages::new(&answer).next().is_some_and(|message| message.is_done()));
+        assert_eq!(program.receive(), Err(Errno::AGAIN));
+        assert_eq!(program.socket.missing.load(Ordering::Relaxed), 0);
+    }
 }
 
 /// OVS reads a dump only up to its last answer; the next request was executed once and must not be executed again.
@@ -216,6 +225,6 @@ fn a_program_that_asks_waits_for_the_next_server_process() {
 fn without_a_server_there_is_no_connection() {
     let rig = Rig::new();
     let control_socket = ControlSocket { path: rig.socket().with_extension("none"), wait: Duration::ZERO };
-    let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new() };
+    let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new(), runs_ahead: false };
     assert_eq!(connect::connect(&control_socket, &request).map(drop), Err(Errno::CONNREFUSED));
 }

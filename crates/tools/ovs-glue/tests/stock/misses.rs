@@ -163,3 +163,38 @@ fn packets_become_flows_and_come_back() {
         assert!(packets.iter().any(|(_, packet)| *packet == execute.packet), "as it was");
     }
 }
+
+/// Packets of one address pair that come before its flow make flows with the same match, of which all but one are refused. The
+/// threads that answer upcalls do not wait for that: OVS has to hear of it, since it would keep the others for installed.
+#[test]
+fn refused_flows_are_forgotten_by_ovs() {
+    if !has_dpctl() || !can_run() {
+        return;
+    }
+    const PACKETS: u16 = 40;
+    let rig = Rig::new();
+    let daemon = Daemon::start(&rig);
+    daemon.vsctl(&["add-br", "br0"]);
+    daemon.vsctl(&["add-port", "br0", "p1"]);
+    daemon.vsctl(&["add-port", "br0", "p2"]);
+    daemon.expect_ports(&["ovs-system", "br0", "p1", "p2"]);
+    for src in 0..PACKETS {
+        let mut packet = Vec::new();
+        ethernet().ipv4(V4.0, V4.1, 64).udp(src, 80).write(&mut packet, &[1; 20]).expect("a packet");
+        let key = FlowKey { udp: Some(Ports { src, dst: 80 }), ..v4(17) };
+        rig.miss(miss((key, packet), u64::from(src) + 1));
+    }
+    // OVS's flows and those of the datapath.
+    let counts = || {
+        let shown = daemon.appctl(&["upcall/show"]);
+        let keys =
+            shown.split("(keys ").skip(1).filter_map(|rest| rest.split(')').next()?.parse::<usize>().ok());
+        let flows = daemon.appctl(&["dpctl/dump-flows", "system@ovs-system"]).lines().count();
+        (keys.sum::<usize>(), flows)
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while counts() != (1, 1) {
+        assert!(Instant::now() < deadline, "keys and flows: {:?}", counts());
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
