@@ -39,7 +39,7 @@ use lasthop_dpif::server::Family;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use crate::connect::{self, ConnectionRequest, ControlSocket};
+use crate::connect::{self, ConnectionRequest, ControlSocket, GENERIC};
 
 /// Open datagrams of all threads: a thread sends some ten for the 64 upcalls that it takes at a time.
 pub(crate) const AHEAD_MAX: usize = 16;
@@ -220,7 +220,7 @@ impl Channel {
 
     fn send_to_switch(&self, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
         let connection = self.connection.as_ref().ok_or(Errno::NOTCONN)?;
-        send_all(connection, slices)
+        send_now(connection, slices)
     }
 
     /// Reads ENDs: those that are there, if many datagrams are open, and one if too many are.
@@ -313,7 +313,7 @@ impl Channel {
         if !connected.runs_ahead {
             self.careful_until = Some(Instant::now() + CAREFUL);
         }
-        if self.open.iter().all(|flows| send_all(&connected.socket, &[IoSlice::new(flows)]).is_ok()) {
+        if self.open.iter().all(|flows| send_now(&connected.socket, &[IoSlice::new(flows)]).is_ok()) {
             self.connection = Some(connected.socket);
         }
         // Otherwise that process has ended, or there is no memory for its buffer: the next read connects again.
@@ -336,13 +336,10 @@ impl Channel {
 }
 
 /// Sends a datagram without a wait.
-fn send_all(connection: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
+fn send_now(connection: &OwnedFd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
     rustix::net::sendmsg(connection, slices, &mut SendAncillaryBuffer::default(), flags)
 }
-
-/// Netlink's protocol of these requests.
-const GENERIC: u32 = 16;
 
 /// Whether a thread that answers upcalls may continue before the switch has done these requests: there are only flows with names
 /// and packets, few bytes, and no answer is requested.

@@ -14,6 +14,8 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFla
 
 use crate::{PATH, WAIT};
 
+/// linux/netlink.h: `NETLINK_GENERIC`, the protocol of requests about datapaths.
+pub(crate) const GENERIC: u32 = 16;
 /// The pause between two attempts: a starting switch process takes some of these.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest answer to a request of this file, in bytes.

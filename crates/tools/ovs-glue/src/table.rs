@@ -7,13 +7,12 @@ use std::sync::{Arc, OnceLock, RwLock};
 use rustix::io::Errno;
 
 use crate::ahead::Ahead;
-use crate::connect::{self, ConnectionRequest, ControlSocket};
+use crate::connect::{self, ConnectionRequest, ControlSocket, GENERIC};
 use crate::switch_socket::SwitchSocket;
 
 /// linux/netlink.h: protocols.
 const ROUTE: i32 = 0;
-const NETFILTER: i32 = 12;
-const GENERIC: i32 = 16;
+const NETFILTER: u32 = 12;
 
 /// A netlink socket.
 #[derive(Clone, Debug)]
@@ -30,7 +29,8 @@ static SOCKETS: RwLock<BTreeMap<RawFd, NetlinkSocket>> = RwLock::new(BTreeMap::n
 
 /// Opens a netlink socket to the switch; `None` if the kernel has to answer.
 pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
-    matches!(protocol, NETFILTER | GENERIC).then(|| open_to_switch(protocol.unsigned_abs()))
+    let protocol = u32::try_from(protocol).ok()?;
+    matches!(protocol, NETFILTER | GENERIC).then(|| open_to_switch(protocol))
 }
 
 fn open_to_switch(protocol: u32) -> Result<RawFd, Errno> {
