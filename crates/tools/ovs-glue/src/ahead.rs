@@ -307,7 +307,7 @@ impl Channel {
             return Err(self.fail(Errno::TIMEDOUT));
         }
         let request =
-            ConnectionRequest { protocol: GENERIC, port_id: 0, groups: Vec::new(), runs_ahead: true };
+            ConnectionRequest { protocol: GENERIC, runs_ahead: true, ..ConnectionRequest::default() };
         let connected = connect::connect(&self.control_socket, &request).map_err(|errno| self.fail(errno))?;
         self.tells_refusals = connected.runs_ahead;
         if !connected.runs_ahead {

@@ -37,7 +37,7 @@ impl ControlSocket {
 }
 
 /// The requested properties of a new connection.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct ConnectionRequest {
     pub(crate) protocol: u32,
     /// 0 for any.

@@ -16,7 +16,6 @@ const REQUEST_BYTES_MAX: usize = 4096;
 pub(crate) struct DumpRequest {
     datagram: Vec<u8>,
     is_of_flows: bool,
-    has_answers: bool,
 }
 
 impl DumpRequest {
@@ -26,18 +25,13 @@ impl DumpRequest {
         let message = messages.next().filter(|message| message.header.flags & DUMP == DUMP)?;
         let is_alone = messages.next().is_none() && datagram.len() <= REQUEST_BYTES_MAX;
         let is_of_flows = message.header.kind == Family::Flow.id();
-        is_alone.then(|| Self { datagram: datagram.to_vec(), is_of_flows, has_answers: false })
+        is_alone.then(|| Self { datagram: datagram.to_vec(), is_of_flows })
     }
 
-    /// Notes that the program got a part of the dump.
-    pub(crate) fn answered(&mut self) {
-        self.has_answers = true;
-    }
-
-    /// The datagram, if the program may get the dump from its start. Of flows it may see some twice, as the kernel's dumps have them
+    /// The datagram, if the program may get the dump from its start; `has_answers`: it has got a part. Of flows it may see some twice, as the kernel's dumps have them
     /// twice while their table is changed.
-    pub(crate) fn repeated(&self) -> Option<&[u8]> {
-        (self.is_of_flows || !self.has_answers).then_some(self.datagram.as_slice())
+    pub(crate) fn repeated(&self, has_answers: bool) -> Option<&[u8]> {
+        (self.is_of_flows || !has_answers).then_some(self.datagram.as_slice())
     }
 }
 
@@ -57,16 +51,15 @@ mod tests {
         for family in [Family::Flow, Family::Vport] {
             let datagram = request(family, DUMP);
             let dump = DumpRequest::of(&datagram).expect("a dump");
-            assert_eq!(dump.repeated(), Some(&datagram[..]));
+            assert_eq!(dump.repeated(false), Some(&datagram[..]));
         }
     }
 
     #[test]
     fn only_flows_may_come_twice() {
         for (family, may_repeat) in [(Family::Flow, true), (Family::Vport, false)] {
-            let mut dump = DumpRequest::of(&request(family, DUMP)).expect("a dump");
-            dump.answered();
-            assert_eq!(dump.repeated().is_some(), may_repeat);
+            let dump = DumpRequest::of(&request(family, DUMP)).expect("a dump");
+            assert_eq!(dump.repeated(true).is_some(), may_repeat);
         }
     }
 

@@ -51,6 +51,8 @@ pub(crate) struct SwitchSocket {
     is_ahead: AtomicBool,
     /// The last request, if it was for a dump.
     dump_request: Mutex<Option<DumpRequest>>,
+    /// Whether the program got an answer since the last request.
+    has_answers: AtomicBool,
 }
 
 impl SwitchSocket {
@@ -72,6 +74,7 @@ impl SwitchSocket {
             ahead,
             is_ahead: AtomicBool::new(false),
             dump_request: Mutex::default(),
+            has_answers: AtomicBool::new(false),
         }
     }
 
@@ -87,6 +90,7 @@ impl SwitchSocket {
         if let Ok(mut request) = self.dump_request.lock() {
             *request = DumpRequest::of(datagram);
         }
+        self.has_answers.store(false, Ordering::Relaxed);
     }
 
     /// Repeats the request about a port whose answer was outdated. Returns false if the program gets that answer.
@@ -143,13 +147,13 @@ impl SwitchSocket {
             }
             match receive() {
                 Ok(Datagram::Answer(len)) => {
-                    self.note_answer();
+                    self.has_answers.store(true, Ordering::Relaxed);
                     return Ok(len);
                 }
                 Ok(Datagram::Outdated(_, _)) if self.ask_again() => {}
                 Ok(Datagram::Outdated(len, device)) => {
                     moved::forget(device);
-                    self.note_answer();
+                    self.has_answers.store(true, Ordering::Relaxed);
                     return Ok(len);
                 }
                 Ok(Datagram::End) if self.is_last_end() && !may_wait => return Err(Errno::AGAIN),
@@ -171,18 +175,13 @@ impl SwitchSocket {
         self.missing.fetch_update(Ordering::Relaxed, Ordering::Relaxed, minus_one).unwrap_or(0) <= 1
     }
 
-    fn note_answer(&self) {
-        if let Ok(mut request) = self.dump_request.lock()
-            && let Some(request) = request.as_mut()
-        {
-            request.answered();
-        }
-    }
-
     /// Requests an interrupted dump from another switch process. Returns false if there is none, or if it cannot be repeated.
     fn dump_again(&self) -> bool {
         let Ok(request) = self.dump_request.lock() else { return false };
-        let Some(datagram) = request.as_ref().and_then(DumpRequest::repeated) else { return false };
+        let has_answers = self.has_answers.load(Ordering::Relaxed);
+        let Some(datagram) = request.as_ref().and_then(|request| request.repeated(has_answers)) else {
+            return false;
+        };
         // The list has the flows that run ahead, as the interrupted one would have had.
         self.ahead.settle().and_then(|()| descriptor::send_again(self.fd, datagram)).is_ok()
     }

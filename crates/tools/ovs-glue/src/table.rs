@@ -35,10 +35,8 @@ pub(crate) fn open(protocol: i32) -> Option<Result<RawFd, Errno>> {
 
 fn open_to_switch(protocol: u32) -> Result<RawFd, Errno> {
     let control_socket = ControlSocket::of_environment();
-    let connected = connect::connect(
-        &control_socket,
-        &ConnectionRequest { protocol, port_id: 0, groups: Vec::new(), runs_ahead: false },
-    )?;
+    let connected =
+        connect::connect(&control_socket, &ConnectionRequest { protocol, ..ConnectionRequest::default() })?;
     let fd = connected.socket.into_raw_fd();
     let ahead = AHEAD.get_or_init(|| Arc::new(Ahead::of_environment(control_socket.clone())));
     let numbers = (protocol, connected.port_id);

@@ -140,7 +140,7 @@ fn answer(ahead: &Ahead, pieces: &[Vec<u8>]) -> Option<usize> {
 
 /// A socket of the program, and its far end.
 fn program(switch: &HandSwitch, ahead: &Arc<Ahead>) -> (OwnedFd, SwitchSocket, OwnedFd) {
-    let request = ConnectionRequest { protocol: GENERIC, port_id: 0, groups: Vec::new(), runs_ahead: false };
+    let request = ConnectionRequest { protocol: GENERIC, ..ConnectionRequest::default() };
     let connected = connect::connect(&switch.control_socket(), &request).expect("a switch");
     let (fd, numbers) = (connected.socket.as_raw_fd(), (GENERIC, 7));
     let socket = SwitchSocket::new(fd, switch.control_socket(), numbers, Arc::clone(ahead));

@@ -26,7 +26,7 @@ struct Program {
 impl Program {
     fn new(rig: &Rig) -> Self {
         let control_socket = ControlSocket { path: rig.socket(), wait: Duration::from_secs(20) };
-        let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new(), runs_ahead: false };
+        let request = ConnectionRequest { protocol: 16, ..ConnectionRequest::default() };
         let connected = connect::connect(&control_socket, &request).expect("a server");
         let ahead = Arc::new(Ahead::new(control_socket.clone(), AHEAD_MAX));
         let numbers = (16, connected.port_id);
@@ -225,6 +225,6 @@ fn a_program_that_asks_waits_for_the_next_server_process() {
 fn without_a_server_there_is_no_connection() {
     let rig = Rig::new();
     let control_socket = ControlSocket { path: rig.socket().with_extension("none"), wait: Duration::ZERO };
-    let request = ConnectionRequest { protocol: 16, port_id: 0, groups: Vec::new(), runs_ahead: false };
+    let request = ConnectionRequest { protocol: 16, ..ConnectionRequest::default() };
     assert_eq!(connect::connect(&control_socket, &request).map(drop), Err(Errno::CONNREFUSED));
 }
