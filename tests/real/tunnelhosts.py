@@ -5,7 +5,7 @@ import subprocess
 
 from openvswitch import OpenVSwitch
 from ovslab import driven
-from realguests import Process, Started, Switch, check, wait_until
+from realguests import Failure, Process, Started, Switch, check, wait_until
 from wires import Namespace, need_namespaces, wire
 
 # Of guests: room for the outer headers, those of IPv6 and eight bytes of options as well.
@@ -76,6 +76,19 @@ def counted(host, reason, port="genev_sys_6081"):
     return counters(host, port)["drops"].get(reason, 0)
 
 
+@contextlib.contextmanager
+def explained(*hosts):
+    """Adds the state of these hosts to a failure: without it a connection that stood still is not explained."""
+    try:
+        yield
+    except Failure as failure:
+        states = [
+            {"ports": {name: counters(host, name) for name in driven(host.switch)}, "flows": host.ovs.dpctl("dump-flows").splitlines()}
+            for host in hosts
+        ]
+        raise Failure(f"{failure}; {states}") from failure
+
+
 def add_guest(namespace, device, number):
     namespace.run(f"ip link set {device} mtu {MTU} up")
     namespace.run(f"ip addr add {GUESTS[number - 1]}/24 dev {device}")
@@ -135,7 +148,11 @@ def carry(sender, receiver, directory, address=GUESTS[1]):
     with Process(directory / "receiver.log", [*receiver.prefix, "python3", "-c", RECEIVE]) as server:
         wait_until("the listener", lambda: ":5001" in receiver.run("ss -Hltn"))
         words = [*sender.prefix, "python3", "-c", SEND, address]
-        sent = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout.strip()
+        try:
+            sent = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True, timeout=120).stdout.strip()
+        except subprocess.TimeoutExpired as late:
+            ends = [guest.try_run("ss -Htnoi").stdout for guest in (sender, receiver)]
+            raise Failure(f"the bytes did not arrive in {late.timeout} s: {ends}") from late
         wait_until("the end of the connection", lambda: not server.alive())
         check(server.text().strip() == sent, f"other bytes came: {server.text()} for {sent}")
 

@@ -15,6 +15,7 @@ use lasthop_ring::{DESC_NEXT, DESC_WRITE, Descriptor};
 use crate::action::may_die;
 use crate::frame::{ALL, PLAIN_BYTES_MAX, TSO_BYTES_MAX, TSO_BYTES_MIN, Tale, is_tcp, mac};
 use lasthop_rig::random::Random;
+use lasthop_vhost::front::FrontError;
 
 /// The longest wait for a port to serve again.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -255,10 +256,26 @@ impl Talker {
         self.attach_anew();
     }
 
+    /// Whether the port hangs up.
+    fn is_left(&mut self) -> bool {
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            match self.guest.front().get_features() {
+                Ok(_) => std::thread::sleep(Duration::from_millis(10)),
+                Err(error) => return matches!(error, FrontError::HungUp(_)),
+            }
+        }
+        false
+    }
+
     /// Continues if the port hung up; any other failure is an error.
     fn recover(&mut self, error: &GuestError) {
-        use lasthop_vhost::front::FrontError;
-        let gone = matches!(error, GuestError::HungUp | GuestError::Front(FrontError::HungUp(_)));
+        let gone = match error {
+            GuestError::HungUp | GuestError::Front(FrontError::HungUp(_)) => true,
+            // A port that is being removed refuses what takes its workers, and hangs up afterwards.
+            GuestError::Front(FrontError::Refused(_)) => self.is_left(),
+            _ => false,
+        };
         assert!(gone, "guest {}: {error}", self.me);
         answer("hungup");
         self.attach_anew();
