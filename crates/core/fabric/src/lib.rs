@@ -223,11 +223,14 @@ impl Fabric {
     /// As `visit`; `signal` as in [`Self::visit_in_turn_signalling`].
     fn visit_with(&mut self, ring: RingId, now_ns: u64, signal: &mut dyn FnMut(&mut Self)) -> usize {
         let taken = self.begin_visit(ring, now_ns);
-        if !self.receivers.leases.is_empty() {
+        let has_leases = !self.receivers.leases.is_empty();
+        if has_leases {
             self.copy_visit_with(signal);
         }
-        if taken > 0 {
-            self.finish_visit();
+        match taken {
+            0 => {}
+            _ if has_leases => self.finish_visit(),
+            _ => self.publish(),
         }
         taken
     }

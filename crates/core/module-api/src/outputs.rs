@@ -99,6 +99,8 @@ pub struct Verdicts {
     lost: u32,
     worker: u16,
     pauses_ring: bool,
+    /// Whether anything but `common` was decided. If not, all that [`Self::clear`] clears is empty.
+    has_more: bool,
     /// The argument of [`crate::Module::delivered`], if that is wanted.
     rest: Option<(PortId, u16)>,
 }
@@ -117,6 +119,7 @@ impl Default for Verdicts {
             lost: 0,
             worker: 0,
             pauses_ring: false,
+            has_more: false,
             rest: None,
         }
     }
@@ -146,7 +149,7 @@ impl Verdicts {
 
     /// Leaves the packets behind this batch in their ring until [`crate::Module::keeps_paused`] returns false.
     pub fn pause_ring(&mut self) {
-        self.pauses_ring = true;
+        (self.pauses_ring, self.has_more) = (true, true);
     }
 
     /// Whether [`Self::pause_ring`] was called for this batch.
@@ -173,6 +176,7 @@ impl Verdicts {
         let has_room = self.upcalls.len() < UPCALLS_MAX;
         if has_room {
             self.upcalls.push(upcall);
+            self.has_more = true;
         }
         has_room
     }
@@ -184,6 +188,7 @@ impl Verdicts {
         if start + len > SUSPENDED_WORDS_MAX {
             return None;
         }
+        self.has_more = true;
         // Reserved on first use: most workers never meet a fragment.
         self.suspended.reserve_exact(SUSPENDED_WORDS_MAX - start);
         self.suspended.extend(words);
@@ -242,6 +247,7 @@ impl Verdicts {
     #[inline]
     fn list(&mut self) {
         if !std::mem::replace(&mut self.is_listed, true) {
+            self.has_more = true;
             self.list_common();
         }
     }
@@ -265,9 +271,15 @@ impl Verdicts {
     #[inline]
     #[must_use]
     pub fn common_port(&self, packets: usize) -> Option<PortId> {
-        let rest = self.drops.len() + self.upcalls.len() + self.lost as usize;
         let (common, port) = self.common;
-        (!self.is_mixed && rest == 0 && common == packets && packets > 0).then_some(port)
+        let is_alone = !self.has_more || self.is_only_common();
+        (is_alone && common == packets && packets > 0).then_some(port)
+    }
+
+    /// As far as packets are concerned.
+    fn is_only_common(&self) -> bool {
+        let rest = self.drops.len() + self.upcalls.len() + self.lost as usize;
+        !self.is_mixed && rest == 0
     }
 
     /// The port of the last copy, if there is one.
@@ -302,6 +314,7 @@ impl Verdicts {
         let index = BATCH_PACKETS_MAX + self.images.len();
         let has_room = self.images.len() < IMAGES_MADE_MAX;
         has_room.then(|| {
+            self.has_more = true;
             self.images.push(header);
             index as u16 // below 3 * BATCH_PACKETS_MAX
         })
@@ -314,6 +327,7 @@ impl Verdicts {
         if at >= IMAGES_MADE_MAX {
             return None;
         }
+        self.has_more = true;
         self.images.push(*header);
         let index = (BATCH_PACKETS_MAX + at) as u16; // below 3 * BATCH_PACKETS_MAX
         self.images.get_mut(at).map(|image| (index, image))
@@ -329,6 +343,7 @@ impl Verdicts {
     #[inline]
     pub fn drop_packet(&mut self, packet: usize, reason: DropReason) {
         if self.drops.len() < self.drops.capacity() {
+            self.has_more = true;
             self.drops.push((packet as u16, reason));
         }
     }
@@ -382,9 +397,16 @@ impl Verdicts {
     }
 
     /// Clears all decisions and keeps the memory.
+    #[inline]
     pub fn clear(&mut self) {
-        (self.lost, self.pauses_ring, self.is_mixed, self.is_listed) = (0, false, false, false);
         self.common.0 = 0;
+        if std::mem::take(&mut self.has_more) {
+            self.clear_more();
+        }
+    }
+
+    fn clear_more(&mut self) {
+        (self.lost, self.pauses_ring, self.is_mixed, self.is_listed) = (0, false, false, false);
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();

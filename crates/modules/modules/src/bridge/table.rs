@@ -36,7 +36,10 @@ impl Bucket {
     /// those are compared all at once: with a branch for each, every second address would be mispredicted.
     #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Slot, FdbValue)> {
-        let slot = if self.slots[0].holds(key) { &self.slots[0] } else { self.find_behind(key)? };
+        if let Some(place) = self.slots[0].place_of(key) {
+            return Some((&self.slots[0], place));
+        }
+        let slot = self.find_behind(key)?;
         slot.place_of(key).map(|place| (slot, place))
     }
 
