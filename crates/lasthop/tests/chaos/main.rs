@@ -2,11 +2,15 @@
 //! removed and added, while every frame that arrives is checked byte by byte and all counters are compared.
 //!
 //! Environment: `CHAOS_SECONDS` (45), `CHAOS_SEED` (printed; the same seed gives the same actions; several with commas between
-//! share the time), `CHAOS_GUESTS` (5), `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown). docs/results/reliability.md
+//! share the time), `CHAOS_GUESTS` (5), `CHAOS_WORKERS` (3), `CHAOS_TRACE` (1: each action is shown, and when guests carry it out). docs/results/reliability.md
 //! lists the checks.
 
 #![deny(unsafe_code)]
-#![allow(clippy::print_stdout, reason = "a program of its own, not a test of the harness")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program of its own, not a test of the harness"
+)]
 
 mod action;
 mod crew;

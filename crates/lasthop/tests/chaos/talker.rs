@@ -202,6 +202,9 @@ impl Talker {
     }
 
     fn carry_out(&mut self, order: &str) -> Result<(), GuestError> {
+        if std::env::var_os("CHAOS_TRACE").is_some() && !matches!(order, "quiet" | "go" | "count") {
+            eprintln!("guest {}: {order} after frame {}", self.me, self.number);
+        }
         match order {
             "quiet" => self.quiet = true,
             "go" => self.quiet = false,
