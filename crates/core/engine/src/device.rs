@@ -161,7 +161,7 @@ impl Device for PortDevice {
     }
 
     fn stop_ring(&mut self, index: u16) -> Option<u16> {
-        self.change(|this| this.control.stop_ring(this.port, index).ok().flatten()).flatten()
+        self.change(|this| this.control.stop_running(this.port, index)).flatten()
     }
 
     fn set_ring_enabled(&mut self, index: u16, enabled: bool) {
@@ -234,29 +234,59 @@ mod tests {
         engine.device(port).unwrap();
     }
 
+    /// A guest's memory, and starts of a ring in it at its first position.
+    fn ring() -> (Arc<MemoryMap>, impl Fn() -> RingStart) {
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
+        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
+        let of_ring = Arc::clone(&map);
+        let start = move || {
+            let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+            let ring = DeviceRing::new(RingMemory::new(&of_ring, 16, addresses).unwrap(), 0, false);
+            RingStart { ring, kick: None, call: None, enabled: true, is_taken_over: false, granted: None }
+        };
+        (map, start)
+    }
+
+    /// Ring 1 of `device` does not start, and that of the next guest does.
+    fn is_for_the_next_guest(
+        engine: &Engine,
+        mut device: PortDevice,
+        map: &Arc<MemoryMap>,
+        start: impl Fn() -> RingStart,
+    ) {
+        for _ in 0..2 {
+            assert!(device.start_ring(1, start()).unwrap_err().contains("restart its guest"));
+        }
+        let port = device.port;
+        drop(device);
+        let mut device = engine.device(port).unwrap();
+        device.set_memory(Arc::clone(map));
+        device.start_ring(1, start()).unwrap();
+        assert_eq!(device.stop_ring(1), Some(0));
+    }
+
     #[test]
     fn a_ring_that_was_not_stopped_in_time_starts_for_the_next_guest_only() {
         let (engine, port) = engine();
-        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
-        let map = Arc::new(MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap());
-        let start = || {
-            let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
-            let ring = DeviceRing::new(RingMemory::new(&map, 16, addresses).unwrap(), 0, false);
-            RingStart { ring, kick: None, call: None, enabled: true, is_taken_over: false, granted: None }
-        };
+        let (map, start) = ring();
         let mut device = engine.device(port).unwrap();
         device.set_memory(Arc::clone(&map));
         device.start_ring(1, start()).unwrap();
         let held = hold_worker(&engine);
         assert_eq!(device.stop_ring(1), None, "nobody knows where it stands");
         drop(held);
-        for _ in 0..2 {
-            assert!(device.start_ring(1, start()).unwrap_err().contains("restart its guest"));
-        }
-        drop(device);
+        is_for_the_next_guest(&engine, device, &map, start);
+    }
+
+    #[test]
+    fn a_ring_that_is_not_where_it_should_be_starts_for_the_next_guest_only() {
+        let (engine, port) = engine();
+        let (map, start) = ring();
         let mut device = engine.device(port).unwrap();
         device.set_memory(Arc::clone(&map));
         device.start_ring(1, start()).unwrap();
-        assert_eq!(device.stop_ring(1), Some(0));
+        engine.pool.call(0, move |worker| worker.stop_ring(port, 1)).unwrap();
+        assert_eq!(device.stop_ring(1), None, "its worker does not have it");
+        is_for_the_next_guest(&engine, device, &map, start);
     }
 }

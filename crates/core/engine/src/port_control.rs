@@ -139,6 +139,16 @@ impl PortControl {
         Ok(base.or(before))
     }
 
+    /// Stops a virtqueue that its session runs. `None` if its position is not known: then only the next guest can start it,
+    /// since a start at an earlier position would repeat packets.
+    pub(crate) fn stop_running(&self, port: PortId, index: u16) -> Option<u16> {
+        let base = self.stop_ring(port, index).ok().flatten();
+        if base.is_none() {
+            self.set_adrift(port, index);
+        }
+        base
+    }
+
     /// Recalls all references to a virtqueue from all workers, and then has all workers forget it.
     fn recall_ring(&self, port: PortId, index: u16) -> Result<Option<u16>, EngineError> {
         let Some(home) = self.home(port, index) else { return Ok(None) };
