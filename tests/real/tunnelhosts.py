@@ -83,7 +83,12 @@ def explained(*hosts):
         yield
     except Failure as failure:
         states = [
-            {"ports": {name: counters(host, name) for name in driven(host.switch)}, "flows": host.ovs.dpctl("dump-flows").splitlines()}
+            {
+                "flows": host.ovs.dpctl("dump-flows").splitlines(),
+                "datapath": host.ovs.dpctl("show", "-s").splitlines(),
+                "switch": host.switch.stats(),
+                "devices": {name: counters(host, name) for name in driven(host.switch)},
+            }
             for host in hosts
         ]
         raise Failure(f"{failure}; {states}") from failure
