@@ -295,20 +295,22 @@ mod tests {
         assert!(plan(&["a,mtu=1400", "b"], &["b", "a,mtu=1400"]).is_empty());
     }
 
+    /// A short word for each step, with its first change.
+    fn words(plan: &Plan) -> Vec<String> {
+        let word = |step: &Step| match step {
+            Step::Remove { name } => format!("- {name}"),
+            Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
+            Step::Anew { port, changes } => format!("! {} {}", port.name(), changes[0].text()),
+            Step::Add { port } => format!("+ {}", port.name()),
+            other => format!("{other:?}"),
+        };
+        plan.steps.iter().map(word).collect()
+    }
+
     #[test]
     fn vnics_go_change_and_come() {
         let plan = plan(&["a", "b,mtu=1400", "c"], &["b,mtu=1500", "c,queues=2", "d"]);
-        let words: Vec<String> = plan
-            .steps
-            .iter()
-            .map(|step| match step {
-                Step::Remove { name } => format!("- {name}"),
-                Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
-                Step::Anew { port, changes } => format!("! {} {}", port.name(), changes[0].text()),
-                Step::Add { port } => format!("+ {}", port.name()),
-                other => format!("{other:?}"),
-            })
-            .collect();
+        let words = words(&plan);
         assert_eq!(words, ["- a", "~ b mtu: 1400 -> 1500", "! c queues: 1 -> 2", "+ d"]);
         assert!(!plan.needs_restart());
     }
@@ -346,17 +348,7 @@ mod tests {
             &with(&["a", "b", "c,vlan=5", "e", "f"]),
             &with(&["b", "c,vlan=6", "d", "e,host=off", "f,backend=vhost-user"]),
         );
-        let words: Vec<String> = plan
-            .steps
-            .iter()
-            .map(|step| match step {
-                Step::Remove { name } => format!("- {name}"),
-                Step::Change { name, changes } => format!("~ {name} {}", changes[0].text()),
-                Step::Anew { port, changes } => format!("! {} {}", port.name(), changes[0].text()),
-                Step::Add { port } => format!("+ {}", port.name()),
-                other => format!("{other:?}"),
-            })
-            .collect();
+        let words = words(&plan);
         let expected =
             ["- a", "~ c vlan: 5 -> 6", "! e host: shared -> off", "! f backend: auto -> vhost-user", "+ d"];
         assert_eq!(words, expected);
