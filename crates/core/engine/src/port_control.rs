@@ -273,7 +273,12 @@ impl PortControl {
         self.pool.forget_guest(port);
         lock(&self.adrift).retain(|(of, _)| *of != port);
         self.take_waits(port);
-        self.pool.call_all(move |worker| worker.forget_guest(port))?;
+        for _ in 0..STOPS_MAX {
+            let forgotten = self.pool.call_all(move |worker| worker.forget_guest(port))?;
+            if forgotten.into_iter().all(|is_forgotten| is_forgotten) {
+                break;
+            }
+        }
         stopped.into_iter().collect()
     }
 

@@ -624,11 +624,13 @@ impl Worker {
         }
     }
 
-    /// Removes all state of a port's guest, whose rings have stopped.
-    pub(crate) fn forget_guest(&mut self, port: PortId) {
+    /// Removes all state of a port's guest, whose rings have stopped. False while the control plane is sending one of its
+    /// packets: call again.
+    pub(crate) fn forget_guest(&mut self, port: PortId) -> bool {
         self.failures.remove(&port);
         self.fabric.set_memory(port, &Arc::default());
         self.fabric.set_capabilities(port, lasthop_fabric::Capabilities::default());
+        self.fabric.forget_guest(port)
     }
 
     /// Sets whether it stops fetching from guests. Afterwards it visits rings again that it ignored meanwhile.

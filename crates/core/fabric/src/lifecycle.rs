@@ -171,6 +171,12 @@ impl Fabric {
         counters
     }
 
+    /// Has the module forget the guest of `port`, which has left: see [`Module::guest_left`]. False: call again.
+    pub fn forget_guest(&mut self, port: PortId) -> bool {
+        let worker = self.worker();
+        self.module.guest_left(port, worker)
+    }
+
     /// Sets the features that the guest of `port` negotiated. Its rings must be stopped.
     pub fn set_capabilities(&mut self, port: PortId, capabilities: Capabilities) {
         if let (Some(sender), Some(receiver)) = (self.senders.get_mut(port), self.receivers.get_mut(port)) {

@@ -66,7 +66,7 @@ drop_reasons! {
     ActionImpossible = "action_impossible", "An action of its flow is impossible for this packet, or needs headers beyond its first 128 bytes.";
     ActionBudget = "action_budget", "Its flows have more actions than the limit for one packet.";
     VerdictOverflow = "verdict_overflow", "The module decided on more copies than fit.";
-    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: 256, the most that may be, others passed before it came back (after 50 ms), or one was just being sent when upcalls ended.";
+    OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: 256, the most that may be, others passed before it came back (after 50 ms), its guest had left by then, or one was just being sent when upcalls ended.";
     CtTableFull = "ct_table_full", "The table of connections is full, and none of them may be evicted.";
     CtPortShare = "ct_port_share", "Its port has as many connections as one port may, and none of them may be evicted.";
     CtZoneLimit = "ct_zone_limit", "The connection's zone has as many connections as its limit allows.";

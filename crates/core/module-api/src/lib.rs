@@ -349,6 +349,13 @@ pub trait Module: Send + Sync {
         let _ = (port, worker, now_ns);
         true
     }
+    /// The guest of `port` has left. Its packets that worker `worker` took and that the control plane has are dropped when
+    /// they come back: another worker may take those of the next guest, and these would come behind them. Returns false while one is being sent;
+    /// then it is called again.
+    fn guest_left(&self, port: PortId, worker: usize) -> bool {
+        let _ = (port, worker);
+        true
+    }
     /// An upcall is handed over as one more packet, with the same ticket as the others. The fabric calls this before it
     /// hands that packet over.
     fn upcall_split(&self, upcall: &Upcall) {

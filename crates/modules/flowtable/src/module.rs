@@ -242,13 +242,8 @@ impl FlowModule {
     /// Hands a batch to the fallback bridge. The port's packets that the control plane still has may be overtaken and
     /// are dropped when they come back. If one of those is being sent, this batch is dropped.
     fn stand_in_for_all(&self, batch: &Batch<'_>, now_ns: u64, verdicts: &mut Verdicts) {
-        let (all, tickets) = (0..batch.headers.len(), &self.table.shared.tickets);
-        let own = self.states.get(verdicts.worker()).map(|own| own.try_lock());
-        let may_go = match own {
-            Some(Ok(mut own)) => own.local.pending.overtake_all(tickets, batch.port),
-            _ => true,
-        };
-        match may_go {
+        let all = 0..batch.headers.len();
+        match self.guest_left(batch.port, verdicts.worker()) {
             true => self.stand_in(batch, all, now_ns, verdicts),
             false => all.for_each(|packet| verdicts.drop_packet(packet, DropReason::OutOfOrder)),
         }
@@ -369,6 +364,12 @@ impl Module for FlowModule {
         let own = self.states.get(worker).map(|own| own.try_lock());
         let Some(Ok(mut own)) = own else { return true };
         own.local.pending.are_settled(&self.table.shared.tickets, port, now_ns)
+    }
+
+    fn guest_left(&self, port: PortId, worker: usize) -> bool {
+        let own = self.states.get(worker).map(|own| own.try_lock());
+        let Some(Ok(mut own)) = own else { return true };
+        own.local.pending.overtake_all(&self.table.shared.tickets, port)
     }
 
     fn upcall_split(&self, upcall: &Upcall) {

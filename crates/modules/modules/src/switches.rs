@@ -168,6 +168,10 @@ impl Module for Switches {
         self.module_of(port).is_none_or(|module| module.may_leave(port, worker, now_ns))
     }
 
+    fn guest_left(&self, port: PortId, worker: usize) -> bool {
+        self.module_of(port).is_none_or(|module| module.guest_left(port, worker))
+    }
+
     fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
         self.module_of(port).is_some_and(|module| module.keeps_paused(port, worker, now_ns))
     }

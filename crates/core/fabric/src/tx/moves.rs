@@ -176,14 +176,14 @@ impl Fabric {
     pub fn release_ring(&mut self, ring: RingId, home: usize, now_ns: u64) -> Release {
         self.take_returns();
         self.publish();
-        let Some(queue) = self.senders.queue_mut(ring).filter(|_| ring.port != PortId::INTERNAL) else {
+        if ring.port == PortId::INTERNAL {
             return Release::NotHere;
-        };
-        if queue.closed {
-            return Release::Stopping;
         }
-        if queue.elsewhere > 0 {
-            return Release::Unsettled;
+        match self.senders.queue_mut(ring) {
+            Some(queue) if queue.closed => return Release::Stopping,
+            Some(queue) if queue.elsewhere > 0 => return Release::Unsettled,
+            // The ring may have run here until now, and start at its next home.
+            Some(_) | None => {}
         }
         if !self.module.may_leave(ring.port, self.worker(), now_ns) {
             self.senders.pause_port(ring.port, now_ns + LEAVING_NS_MAX);

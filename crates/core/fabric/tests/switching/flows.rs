@@ -226,6 +226,38 @@ fn a_ring_that_was_to_move_takes_packets_again_if_nobody_tries_once_more() {
     assert_conserved(&switch.fabric, &PORTS);
 }
 
+#[test]
+fn packets_of_a_guest_that_has_left_do_not_come_behind_those_of_the_next_one() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..2, 0);
+    let first = switch.reader.pop(&mut Vec::new()).unwrap();
+    assert!(switch.module.begin(first.ticket));
+    assert!(!switch.fabric.forget_guest(PORTS[0]), "one is just being sent");
+    switch.module.done(first.ticket);
+    switch.fabric.drop_injected(PORTS[0], DropReason::OutOfOrder);
+    assert!(switch.fabric.forget_guest(PORTS[0]));
+    switch.install(2, vec![Action::Output(2)]);
+    switch.send(2, 2..3, 1000);
+    assert_eq!(switch.answer(9), [1], "it comes back late");
+    assert_eq!(switch.received(2), [2]);
+    let counters = switch.guests[0].counters(&switch.fabric);
+    assert_eq!(counters.rx_drops.of(DropReason::OutOfOrder), 2);
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
+#[test]
+fn a_pair_whose_transmit_ring_has_stopped_moves_once_the_control_plane_has_answered() {
+    let mut switch = Switch::new();
+    switch.send(2, 0..1, 0);
+    let ring = switch.guests[0].tx_ring();
+    switch.fabric.stop_ring(ring.port, 2 * ring.queue + 1);
+    let released = |switch: &mut Switch| switch.fabric.release_ring(ring, 0, 0);
+    assert!(matches!(released(&mut switch), Release::Unanswered), "its next home would overtake the packet");
+    assert_eq!(switch.answer(9), [0]);
+    assert!(matches!(released(&mut switch), Release::NotHere));
+    assert_conserved(&switch.fabric, &PORTS);
+}
+
 /// Guest 1 sends a packet that goes to the control plane as three segments.
 fn send_segments(switch: &mut Switch, now_ns: u64) {
     let (mut bytes, csum_start) = tcp_frame(false, &[7; 300]);
