@@ -59,8 +59,14 @@ class Host(Started):
         settings = [f"options:{key}={value}" for key, value in options.items()]
         self.ovs.vsctl("add-port", "br0", name, "--", "set", "interface", name, f"type={kind}", *settings)
 
+    def check_serving(self):
+        """No port was stopped for what its front end did."""
+        stopped = {name: port["state"] for name, port in self.switch.stats().items() if str(port.get("state")).startswith("stopped")}
+        check(not stopped, f"ports were stopped: {stopped}")
+
     def sound(self):
         self.switch.check_alive()
+        self.check_serving()
         self.switch.check_conserved()
         warnings = [line for line in self.ovs.warnings() if EARLY not in line]
         check(not warnings, f"ovs-vswitchd warns: {warnings}")

@@ -12,8 +12,12 @@
 //! cost all other ports as much. Three in a row are no chance, so the port is stopped then.
 //!
 //! A repetition adds one to the eventfd; its reader gets all as one event.
+//!
+//! Where the clock of CPU time moves in steps, as in user-mode Linux by 10 ms, a step within a quick write would look like a very slow
+//! one. There no write is judged.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use lasthop_module_api::PortId;
 
@@ -33,6 +37,25 @@ const UNREPEATED_SHARE: u64 = 20;
 const FORGIVEN_SHARE: u64 = 100;
 /// Quick writes in a row after which a port that owes nothing is no suspect any more.
 const QUICK_WRITES: u32 = 64;
+
+/// Readings of the clock that tell whether it moves in steps.
+const READINGS: usize = 64;
+
+/// Whether the clock of CPU time moves from one reading to the next, mostly.
+fn is_fine(mut clock: impl FnMut() -> u64) -> bool {
+    let mut last_ns = clock();
+    let moved = (0..READINGS).filter(|_| {
+        let now_ns = clock();
+        std::mem::replace(&mut last_ns, now_ns) != now_ns
+    });
+    moved.count() > READINGS / 2
+}
+
+/// Whether that of this machine does.
+fn has_fine_clock() -> bool {
+    static IS_FINE: OnceLock<bool> = OnceLock::new();
+    *IS_FINE.get_or_init(|| is_fine(thread_cpu_ns))
+}
 
 /// The ports that one worker suspects.
 #[derive(Debug, Default)]
@@ -57,8 +80,12 @@ pub(crate) struct WriteTime {
 }
 
 impl WriteTime {
-    /// Measures `write`, and repeats it if it is slow, twice if it is very slow.
+    /// Measures `write`, and repeats it if it is slow, twice if it is very slow. Without a fine clock it counts as quick.
     pub(crate) fn measure(mut write: impl FnMut()) -> Self {
+        if !has_fine_clock() {
+            write();
+            return Self { ns: 0, repeated_ns: None, third_ns: None };
+        }
         let mut time = || {
             let start_ns = thread_cpu_ns();
             write();
@@ -150,6 +177,17 @@ mod tests {
     /// A write that is equally slow each time.
     fn slow(ns: u64) -> WriteTime {
         WriteTime { ns, repeated_ns: Some(ns), third_ns: None }
+    }
+
+    #[test]
+    fn a_clock_that_moves_in_steps_is_not_fine() {
+        let mut ns = 0;
+        let mut stepping = |step_ns: u64| {
+            ns += 24_000; // a system call in user-mode Linux
+            ns / step_ns * step_ns
+        };
+        assert!(!is_fine(|| stepping(10 * MS)) && is_fine(|| stepping(1000)));
+        assert!(has_fine_clock(), "that of usual kernels is");
     }
 
     #[test]
