@@ -142,7 +142,8 @@ impl PortControl {
     /// Stops a virtqueue that its session runs. `None` if its position is not known: then only the next guest can start it,
     /// since a start at an earlier position would repeat packets.
     pub(crate) fn stop_running(&self, port: PortId, index: u16) -> Option<u16> {
-        let base = self.stop_ring(port, index).ok().flatten();
+        // After an error it is adrift already.
+        let base = self.stop_ring(port, index).ok()?;
         if base.is_none() {
             self.set_adrift(port, index);
         }

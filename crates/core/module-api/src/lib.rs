@@ -350,8 +350,8 @@ pub trait Module: Send + Sync {
         true
     }
     /// The guest of `port` has left. Its packets that worker `worker` took and that the control plane has are dropped when
-    /// they come back: another worker may take those of the next guest, and these would come behind them. Returns false while one is being sent;
-    /// then it is called again.
+    /// they come back: another worker may take those of the next guest, and these would come behind them. Returns false
+    /// while one is being sent; then it is called again.
     fn guest_left(&self, port: PortId, worker: usize) -> bool {
         let _ = (port, worker);
         true

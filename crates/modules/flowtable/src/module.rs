@@ -19,7 +19,7 @@ use crate::cache_key::CacheKey;
 use crate::execution::Execution;
 use crate::executor::{Executor, Live};
 use crate::numbers::Numbers;
-use crate::pending::Ticket;
+use crate::pending::{Pending, Ticket, Tickets};
 use crate::tracked_batch::TrackedBatch;
 use crate::worker_state::WorkerState;
 use crate::{FlowTable, InstallError};
@@ -249,6 +249,12 @@ impl FlowModule {
         }
     }
 
+    /// Does something with the pending flows of a worker, which calls this. `None` if there is no such worker.
+    fn with_pending<R>(&self, worker: usize, act: impl FnOnce(&mut Pending, &Tickets) -> R) -> Option<R> {
+        let mut own = self.states.get(worker)?.try_lock().ok()?;
+        Some(act(&mut own.local.pending, &self.table.shared.tickets))
+    }
+
     /// Whether a port receives packets of many senders.
     #[must_use]
     pub fn is_uplink(&self, port: PortId) -> bool {
@@ -355,21 +361,17 @@ impl Module for FlowModule {
     }
 
     fn keeps_paused(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
-        let own = self.states.get(worker).map(|own| own.try_lock());
-        let Some(Ok(mut own)) = own else { return false };
-        own.local.pending.keeps_paused(&self.table.shared.tickets, port, now_ns)
+        self.with_pending(worker, |pending, tickets| pending.keeps_paused(tickets, port, now_ns))
+            .unwrap_or(false)
     }
 
     fn may_leave(&self, port: PortId, worker: usize, now_ns: u64) -> bool {
-        let own = self.states.get(worker).map(|own| own.try_lock());
-        let Some(Ok(mut own)) = own else { return true };
-        own.local.pending.are_settled(&self.table.shared.tickets, port, now_ns)
+        self.with_pending(worker, |pending, tickets| pending.are_settled(tickets, port, now_ns))
+            .unwrap_or(true)
     }
 
     fn guest_left(&self, port: PortId, worker: usize) -> bool {
-        let own = self.states.get(worker).map(|own| own.try_lock());
-        let Some(Ok(mut own)) = own else { return true };
-        own.local.pending.overtake_all(&self.table.shared.tickets, port)
+        self.with_pending(worker, |pending, tickets| pending.overtake_all(tickets, port)).unwrap_or(true)
     }
 
     fn upcall_split(&self, upcall: &Upcall) {

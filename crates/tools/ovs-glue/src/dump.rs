@@ -28,8 +28,8 @@ impl DumpRequest {
         is_alone.then(|| Self { datagram: datagram.to_vec(), is_of_flows })
     }
 
-    /// The datagram, if the program may get the dump from its start; `has_answers`: it has got a part. Of flows it may see some twice, as the kernel's dumps have them
-    /// twice while their table is changed.
+    /// The datagram, if the program may get the dump from its start; `has_answers`: it has got a part. Of flows it may see
+    /// some twice, as the kernel's dumps have them twice while their table is changed.
     pub(crate) fn repeated(&self, has_answers: bool) -> Option<&[u8]> {
         (self.is_of_flows || !has_answers).then_some(self.datagram.as_slice())
     }

@@ -128,19 +128,24 @@ impl Slot {
     /// The slot's contents; `None` if it is empty or being given away.
     #[inline]
     pub(crate) fn read(&self) -> Option<(u64, FdbValue)> {
-        let before = FdbValue(self.value.load(Ordering::Acquire));
-        let key = self.key.load(Ordering::Acquire);
-        let place = FdbValue(self.value.load(Ordering::Relaxed));
-        (key != 0 && before.era() == place.era()).then_some((key, place))
+        let (key, place, is_whole) = self.snapshot();
+        (key != 0 && is_whole).then_some((key, place))
     }
 
     /// The value of `key`, which is not 0, if the slot holds it.
     #[inline]
     pub(crate) fn place_of(&self, key: u64) -> Option<FdbValue> {
+        let (found, place, is_whole) = self.snapshot();
+        (found == key && is_whole).then_some(place)
+    }
+
+    /// Key and value, and whether they are of one era.
+    #[inline(always)]
+    fn snapshot(&self) -> (u64, FdbValue, bool) {
         let before = FdbValue(self.value.load(Ordering::Acquire));
-        let found = self.key.load(Ordering::Acquire);
+        let key = self.key.load(Ordering::Acquire);
         let place = FdbValue(self.value.load(Ordering::Relaxed));
-        (found == key && before.era() == place.era()).then_some(place)
+        (key, place, before.era() == place.era())
     }
 
     /// Updates the stamp of a learned place that was just read, unless the stamp is as recent already.
