@@ -2,12 +2,14 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use lasthop_rig::guests::{ONE, check_balance, guest};
+use lasthop_rig::guests::{ONE, check_balance, frame, guest, send};
 use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::{Switch, eventually, signal};
-use rustix::process::Signal;
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use serde_json::Value;
 
 const HOST: &str = "192.0.2.1:4000";
@@ -38,11 +40,14 @@ impl Lab {
         eventually(&format!("{port} {state}"), || (self.show(port)["state"] == state).then_some(()));
     }
 
+    fn driver(&self) -> Option<u32> {
+        self.show("wire")["driver"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok())
+    }
+
     fn kill_driver(&self) {
-        let driver = || self.show("wire")["driver"]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
-        let first = driver().expect("a driver process");
+        let first = self.driver().expect("a driver process");
         signal(first, Signal::KILL);
-        eventually("another driver", || driver().is_some_and(|pid| pid != first).then_some(()));
+        eventually("another driver", || self.driver().is_some_and(|pid| pid != first).then_some(()));
         self.until("wire", "up");
     }
 
@@ -127,6 +132,51 @@ fn a_host_talks_by_a_port_of_its_own() {
         lab.switch.ask(&["port", "add", "wire-host,tap=wire-host"]).ok();
         lab.until_they_talk();
     }
+}
+
+/// All eventfds of a process.
+fn event_fds(pid: u32) -> Vec<OwnedFd> {
+    let process = Pid::from_raw(pid as i32).expect("a process");
+    let process = pidfd_open(process, PidfdFlags::empty()).expect("running");
+    let of_process = std::fs::read_dir(format!("/proc/{pid}/fd")).expect("its descriptors").flatten();
+    let numbers = of_process.filter_map(|fd| {
+        let target = std::fs::read_link(fd.path()).ok()?;
+        (target.to_str()? == "anon_inode:[eventfd]").then(|| fd.file_name().to_str()?.parse().ok()).flatten()
+    });
+    numbers.filter_map(|number| pidfd_getfd(&process, number, PidfdGetfdFlags::empty()).ok()).collect()
+}
+
+#[test]
+fn a_device_port_that_the_switch_stopped_connects_again() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new("wire,host=port");
+    lab.switch.ask(&["port", "add", "wire-host,tap=wire-host"]).ok();
+    lab.until_they_talk();
+    let mut vm1 = guest(&lab.switch, "vm1", ONE);
+    let driver = lab.driver().expect("a driver process");
+    // A driver process that was taken over: the switch's writes to its call eventfds block.
+    signal(driver, Signal::STOP);
+    let eventfds = event_fds(driver);
+    for fd in &eventfds {
+        while rustix::io::write(fd, &(u64::MAX - 1).to_ne_bytes()).is_err() {
+            let _ = rustix::io::read(fd, &mut [0_u8; 8][..]);
+        }
+        fcntl_setfl(fd, fcntl_getfl(fd).expect("flags") - OFlags::NONBLOCK).expect("flags");
+    }
+    send(&mut vm1, &frame([0xff; 6], ONE, 7, 60));
+    for port in ["wire", "wire-host"] {
+        let line = format!("port {port}: its rings are stopped: a call eventfd blocks");
+        eventually(&line, || lab.switch.log().contains(&line).then_some(()));
+    }
+    for fd in eventfds {
+        fcntl_setfl(&fd, fcntl_getfl(&fd).expect("flags") | OFlags::NONBLOCK).expect("flags");
+    }
+    signal(driver, Signal::CONT);
+    lab.until_they_talk();
+    assert_eq!(lab.driver(), Some(driver), "{}", lab.switch.log());
+    check_balance(&lab.switch);
 }
 
 #[test]

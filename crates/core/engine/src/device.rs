@@ -1,5 +1,6 @@
 //! The back end of a vhost-user session: its requests become tasks of workers.
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -62,6 +63,18 @@ impl PortDevice {
     #[must_use]
     pub fn change_count(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.changes)
+    }
+
+    /// Has `doorbell`, a non-blocking eventfd, written when workers stop rings of this guest.
+    pub fn watch_stops(&self, doorbell: OwnedFd) {
+        self.control.pool.stops().watch(self.port, doorbell);
+    }
+
+    /// Why workers stopped rings of this guest, once for each stop. The guest or its front end is at fault, and has to start
+    /// them again.
+    #[must_use]
+    pub fn take_stop(&self) -> Option<String> {
+        self.control.pool.stops().take(self.port)
     }
 
     /// Has workers change the port; does nothing if the port is removed.

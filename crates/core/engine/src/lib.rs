@@ -91,6 +91,7 @@ mod signals;
 mod slow_calls;
 mod stalls;
 mod stats;
+mod stops;
 mod sys;
 mod threads;
 mod timed_rings;

@@ -89,6 +89,7 @@ impl PortControl {
         }
         self.check_adrift(port, index)?;
         self.check_held(port)?;
+        self.pool.stops().restarted(port);
         let home = self.assign_home(port, index / 2);
         let signals = GuestSignals {
             is_polled: kick.is_none(),

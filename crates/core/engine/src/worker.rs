@@ -297,6 +297,7 @@ impl Worker {
                 }
             }
         }
+        self.note_broken();
     }
 
     /// Called when no ring is active: prepares to sleep until a kick, a task, another worker or the earliest deadline.
@@ -305,6 +306,7 @@ impl Worker {
         if self.is_quiesced {
             return u64::MAX; // a task ends this, and new packets are found then
         }
+        self.note_broken();
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
@@ -431,6 +433,9 @@ impl Worker {
     pub(crate) fn serve_control(&mut self, port: PortId, now: u64) {
         let Some(ServedControl { index, rings, outcome }) = self.controls.serve(port, now) else { return };
         let ControlOutcome { commands, granted, signal } = outcome;
+        if let Some(why) = self.control_failure(port) {
+            self.pool.stops().note(port, &why);
+        }
         if let Some(pairs) = granted {
             self.pool.grant_pairs(port, pairs);
             (0..rings).for_each(|ring| self.grant_ring(port, ring));
@@ -471,7 +476,16 @@ impl Worker {
 
     /// Stops the rings of a port for a fault of its guest or front end, until they are started again.
     pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
-        self.failures.insert(port, why.into());
+        let why = why.into();
+        self.pool.stops().note(port, &why);
+        self.failures.insert(port, why);
+    }
+
+    /// Notes ports of which a ring is broken.
+    fn note_broken(&mut self) {
+        while let Some((port, error)) = self.fabric.take_broken() {
+            self.pool.stops().note(port, &error.to_string());
+        }
     }
 
     /// Whether the rings of a port were stopped for a fault, or are being stopped.
@@ -706,8 +720,11 @@ impl Worker {
 
     /// The reason for which all rings of a port were stopped, if they were.
     pub(crate) fn failure(&self, port: PortId) -> Option<String> {
-        let control = self.controls.error(port);
-        self.failures.get(&port).cloned().or_else(|| control.map(|error| format!("control queue: {error}")))
+        self.failures.get(&port).cloned().or_else(|| self.control_failure(port))
+    }
+
+    fn control_failure(&self, port: PortId) -> Option<String> {
+        self.controls.error(port).map(|error| format!("control queue: {error}"))
     }
 
     pub(crate) fn stop(&mut self) {

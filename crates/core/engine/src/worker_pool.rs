@@ -13,6 +13,7 @@ use crate::mailbox::{Mailbox, TaskRunner};
 use crate::memory_costs::MemoryCosts;
 use crate::offences::{Offence, Offences};
 use crate::persistent_counters::CopyClock;
+use crate::stops::Stops;
 use crate::watchdog::{Examiner, Finding, Watchdog};
 use crate::{EngineError, REPLY_TIMEOUT};
 
@@ -35,6 +36,7 @@ pub(crate) struct WorkerPool<W> {
     stopped: Mutex<HashMap<(PortId, u16), u16>>,
     watchdog: Arc<Watchdog>,
     offences: Mutex<Offences>,
+    stops: Stops,
     memory_costs: MemoryCosts,
     helpers: Arc<Helpers>,
     /// One for each worker.
@@ -54,6 +56,7 @@ impl<W: PoolMember> WorkerPool<W> {
             stopped: Mutex::default(),
             watchdog: Arc::new(Watchdog::new(workers)),
             offences: Mutex::default(),
+            stops: Stops::default(),
             memory_costs: MemoryCosts::default(),
             helpers,
             copy_clocks: (0..workers).map(|_| Arc::default()).collect(),
@@ -67,6 +70,11 @@ impl<W: PoolMember> WorkerPool<W> {
 
     pub(crate) fn watchdog(&self) -> &Arc<Watchdog> {
         &self.watchdog
+    }
+
+    /// The stops of rings by workers, for sessions.
+    pub(crate) fn stops(&self) -> &Stops {
+        &self.stops
     }
 
     pub(crate) fn memory_costs(&self) -> &MemoryCosts {
@@ -150,6 +158,7 @@ impl<W: PoolMember> WorkerPool<W> {
     pub(crate) fn forget_guest(&self, port: PortId) {
         lock(&self.granted_pairs).remove(&port);
         lock(&self.stopped).retain(|(of, _), _| *of != port);
+        self.stops.forget(port);
     }
 
     /// Removes a port.

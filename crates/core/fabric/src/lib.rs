@@ -607,17 +607,30 @@ impl Fabric {
     /// Arms the kick of a transmit ring and checks once more. True if there is work: the caller must not sleep.
     pub fn arm(&mut self, ring: RingId) -> bool {
         let Some(queue) = self.senders.queue_mut(ring) else { return false };
-        // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
-        if queue.error.is_some() || queue.closed || queue.is_blocked() {
-            return false;
+        if queue.error.is_none() {
+            // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
+            if queue.closed || queue.is_blocked() {
+                return false;
+            }
+            if queue.postponement.is_due() {
+                return true;
+            }
+            match queue.ring.arm_kicks() {
+                Ok(has_work) => return has_work,
+                Err(error) => queue.error = Some(error),
+            }
         }
-        if queue.postponement.is_due() {
-            return true;
+        if let Some(error) = queue.error {
+            self.senders.note_broken(ring.port, error);
         }
-        queue.ring.arm_kicks().unwrap_or_else(|error| {
-            queue.error = Some(error);
-            false
-        })
+        false
+    }
+
+    /// Takes a port of which a virtqueue was found broken: it takes or gets no packets until it is started again. Transmit
+    /// rings are noted when they are armed.
+    #[inline]
+    pub fn take_broken(&mut self) -> Option<(PortId, lasthop_ring::RingError)> {
+        self.senders.take_broken()
     }
 
     /// Rings to be polled without a kick: the chains that blocked them were settled. The caller clears the list.

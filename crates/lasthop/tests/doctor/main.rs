@@ -65,6 +65,11 @@ fn blames(switch: &Switch, words: &[&str]) {
     try_remedies(switch, &answer.out);
 }
 
+/// Waits for a line of the log with all words.
+fn logs(switch: &Switch, words: &[&str]) {
+    eventually(&format!("{words:?}"), || switch.log().lines().any(|line| has_all(line, words)).then_some(()));
+}
+
 /// Checks for a warning.
 fn warns(switch: &Switch, words: &[&str]) {
     let answer = diagnosed(switch, words);

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use lasthop_vhost::MemoryRegionMessage;
 
 use crate::fake::{Fake, STATUS_RUNNING};
-use crate::{ONE, blames, guest, has_all};
+use crate::{ONE, blames, guest, has_all, logs};
 use lasthop_rig::Switch;
 
 #[test]
@@ -60,4 +60,5 @@ fn memory_that_was_cut_short_is_told() {
     rustix::fs::ftruncate(guest.memory_file(), 0).expect("cut short");
     guest.kick(0).expect("kicked");
     blames(&switch, &["vm1 memory", "truncated", "restart the guest"]);
+    logs(&switch, &["port vm1: its rings are stopped: the guest's memory file was cut short"]);
 }

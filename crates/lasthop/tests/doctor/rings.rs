@@ -4,7 +4,7 @@ use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
 use crate::fake::Fake;
-use crate::{ONE, TWO, blames, guest, guest_with, send, warns};
+use crate::{ONE, TWO, blames, guest, guest_with, logs, send, warns};
 use lasthop_rig::Switch;
 
 #[test]
@@ -67,6 +67,7 @@ fn a_ring_that_its_driver_broke_is_told() {
     ring.publish();
     guest.kick(0).expect("kicked");
     blames(&switch, &["vm1 rings", "ring 1", "stopped", "outside guest memory"]);
+    logs(&switch, &["port vm1: its rings are stopped: ", "outside guest memory"]);
 }
 
 #[test]
@@ -108,6 +109,7 @@ fn a_guest_whose_calls_block_is_told() {
     fcntl_setfl(call, fcntl_getfl(call).expect("flags") - OFlags::NONBLOCK).expect("flags");
     send(&mut one, [0xff; 6], ONE, 60);
     blames(&switch, &["vm2 rings", "call eventfd blocks", "restart the guest"]);
+    logs(&switch, &["port vm2: its rings are stopped: a call eventfd blocks"]);
 }
 
 #[test]

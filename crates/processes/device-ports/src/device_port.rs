@@ -263,8 +263,8 @@ impl DevicePort {
         (self.is_driven, self.stale) = (true, None);
     }
 
-    /// Notes the driver process's report that its connection to the switch has ended. Usually the switch reports it,
-    /// too.
+    /// Notes that the connection to the switch is of no use: the driver process reports its end, as the switch usually does,
+    /// too; or the switch has stopped its rings.
     pub fn left(&mut self, now: Instant) {
         self.stale = Some(now + PATIENCE);
     }

@@ -100,7 +100,10 @@ impl Supervisor {
             Report::Detached { name, attachment, why } => {
                 self.ports.detached(&name, attachment, &why, &mut self.out)
             }
-            Report::Refused { name, why } => self.ports.table.refused(&name, why),
+            Report::Refused { name, why, is_stopped } => match is_stopped {
+                true => self.ports.table.stopped(&name, &why),
+                false => self.ports.table.refused(&name, why),
+            },
             Report::Failed { why } => self.out.switch_process.process.note_last_words(why),
             Report::Unanswered => self.controller.suspect(),
             Report::Sandbox(layers) => {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 use log::warn;
 
@@ -173,6 +174,16 @@ impl PortTable {
         warn!(limited = true, port:% = name; "port {name}: {why}");
         if let Some(port) = self.all.get_mut(&number) {
             port.refused(why);
+        }
+    }
+
+    /// Handles the switch's report that it stopped a port's rings for a fault. A guest has to start them again. The driver
+    /// process gets a new connection.
+    pub(super) fn stopped(&mut self, name: &str, why: &str) {
+        let Ok(number) = self.find(name) else { return };
+        self.say_of_port(number, why);
+        if let Some(device) = self.all.get_mut(&number).and_then(Port::device_mut) {
+            device.left(Instant::now());
         }
     }
 

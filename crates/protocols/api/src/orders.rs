@@ -232,7 +232,13 @@ pub enum Report {
     /// The port is not needed any more.
     Released { name: String },
     /// A request of a guest's VMM was refused, and the connection continues.
-    Refused { name: String, why: String },
+    Refused {
+        name: String,
+        why: String,
+        /// Its rings were stopped for a fault of the guest or the VMM, until they are started again. Programs of before do not say that.
+        #[serde(default)]
+        is_stopped: bool,
+    },
     /// The controller process got upcalls, and has not answered since.
     Unanswered,
     /// The layers of its sandbox, reported before it served any guest.

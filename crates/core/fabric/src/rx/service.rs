@@ -579,7 +579,9 @@ impl<'a, 't> Service<'a, 't> {
             }
         }
         if let Some(error) = queue.broken {
-            let _ = self.place.error.set(error);
+            if self.place.error.set(error).is_ok() {
+                self.tools.senders.note_broken(self.place.id.port, error);
+            }
             self.tools.senders.board.set_receiving(self.place.id.port, self.place.id.queue, false);
         }
     }

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
+use lasthop_ring::RingError;
 use lasthop_stages::Stages;
 use lasthop_sync::full_fence;
 use lasthop_turns::Charge;
 
 use crate::RingId;
 use crate::board::Board;
-use crate::bounds::{LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
+use crate::bounds::{BROKEN_MAX, LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
 use crate::counters::HandoffCounters;
 use crate::frame::Source;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
@@ -30,6 +31,8 @@ pub(crate) struct Senders {
     unblocked: Vec<RingId>,
     /// Rings whose completed chains are held back and should be returned.
     pub(crate) obstructed: Vec<RingId>,
+    /// Ports with a ring that was found broken; bounded.
+    broken: Vec<(PortId, RingError)>,
     pub(crate) board: Arc<Board>,
     pub(crate) worker: u8,
     /// Number of references to this worker's packets in the queues of receive rings; bounded.
@@ -60,6 +63,7 @@ impl Senders {
         slots.resize_with(PORTS_MAX, || None);
         let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
         let obstructed = Vec::with_capacity(PORTS_MAX);
+        let broken = Vec::with_capacity(BROKEN_MAX);
         let handoffs = HandoffCounters::default();
         let accounts = InjectedFrames::default();
         let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
@@ -68,6 +72,7 @@ impl Senders {
             dirty,
             unblocked,
             obstructed,
+            broken,
             board,
             worker,
             lent,
@@ -292,6 +297,20 @@ impl Senders {
             self.note_completed(ring);
         }
         Some(packet.detached(slot))
+    }
+
+    /// Notes that a ring of `port` is broken. If many ports have one at a time, those beyond [`BROKEN_MAX`] are not noted.
+    #[cold]
+    pub(crate) fn note_broken(&mut self, port: PortId, error: RingError) {
+        if self.broken.len() < BROKEN_MAX {
+            self.broken.push((port, error));
+        }
+    }
+
+    /// Takes a port with a broken ring.
+    #[inline]
+    pub(crate) fn take_broken(&mut self) -> Option<(PortId, RingError)> {
+        self.broken.pop()
     }
 
     /// The next ring that was published with completed chains held back.

@@ -1,7 +1,7 @@
 //! Packets through the fabric: copies, floods, waiting, rings that start and stop. Every test asserts conservation.
 
 use crate::support::{Received, TestGuest, assert_conserved, everything, flooding_fabric, frame};
-use lasthop_fabric::bounds::WAITING_NS_MAX;
+use lasthop_fabric::bounds::{BROKEN_MAX, WAITING_NS_MAX};
 use lasthop_module_api::{DropReason, PortId};
 use lasthop_wire::Offload;
 
@@ -323,5 +323,8 @@ fn a_broken_ring_stops_and_says_why() {
     assert!(error.to_string().contains("outside guest memory"), "{error}");
     assert_eq!(fabric.visit(sender.tx_ring(), 0), 0, "it is left alone");
     assert!(!fabric.arm(sender.tx_ring()));
+    assert_eq!(fabric.take_broken(), Some((PortId(1), error)));
+    (0..100).for_each(|_| _ = fabric.arm(sender.tx_ring()));
+    assert_eq!(std::iter::from_fn(|| fabric.take_broken()).count(), BROKEN_MAX);
     assert_conserved(&fabric, &PORTS[..2]);
 }

@@ -174,6 +174,10 @@ fn a_receive_chain_of_empty_buffers_stops_its_ring() {
     fabric.visit(sender.tx_ring(), 0);
     let error = fabric.ring_state(PortId(2), 0).unwrap().error;
     assert!(matches!(error, Some(RingError::EmptyBuffer(_))), "{error:?}");
+    assert_eq!(fabric.take_broken(), error.map(|error| (PortId(2), error)));
+    assert!(sender.queue(&frame(2, 1, 100), Offload::default()));
+    fabric.visit(sender.tx_ring(), 0);
+    assert_eq!(fabric.take_broken(), None, "it is noted once");
     assert_eq!(sender.counters(&fabric).rx_drops.of(DropReason::RxRingBroken), 1);
     assert_conserved(&fabric, &PORTS);
 }

@@ -158,11 +158,13 @@ impl Sessions {
         &mut self,
         port: String,
         attachment: u64,
-        session: Session<PortDevice>,
+        mut session: Session<PortDevice>,
         is_link_up: bool,
     ) -> Result<(), Fault> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Fault::internal("create an eventfd", error))?;
+        let for_workers = doorbell.try_clone().map_err(|error| Fault::internal("copy an eventfd", error))?;
+        session.device().watch_stops(for_workers);
         let (socket, (end, over)) = (session.socket(), channel());
         let allowance = self.allowance(&port);
         self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   waits for:  its front end ── a turn: messages, rings, memory ── update ──> the supervisor ── rests
-//!               its doorbell ── link, end, rest, from the main thread
+//!               its doorbell ── link, end, rest, from the main thread; stopped rings, from workers
 //!               room for an update that is not sent: until then the front end is not served
 //!               the end of a pause, if it took too much time
 //!               closes of its descriptors, if too many are pending
@@ -193,6 +193,7 @@ impl SessionThread {
         if woken.room {
             self.flush(session);
         }
+        self.report_stop(session);
         // The switch may have been told to rest meanwhile; the thread that holds the session respects that.
         let is_let = self.is_let();
         let link_is_up = self.shared.is_link_up.load(Ordering::SeqCst);
@@ -269,8 +270,16 @@ impl SessionThread {
             self.refused.clone_from(&last);
             let name = self.port.clone();
             last.into_iter().for_each(|why| {
-                self.reports.report_if_idle(&Report::Refused { name: name.clone(), why });
+                self.reports.report_if_idle(&Report::Refused { name: name.clone(), why, is_stopped: false });
             });
+        }
+    }
+
+    /// Reports rings that workers stopped, each time once.
+    fn report_stop(&self, session: &mut Session<PortDevice>) {
+        if let Some(why) = session.device().take_stop() {
+            let (name, why) = (self.port.clone(), format!("its rings are stopped: {why}"));
+            self.reports.report_if_idle(&Report::Refused { name, why, is_stopped: true });
         }
     }
 
