@@ -58,6 +58,7 @@ mod delayed_signals;
 mod device;
 mod empty_kicks;
 mod events;
+mod faults;
 mod features;
 mod former_counters;
 mod helper_finder;

@@ -54,7 +54,8 @@ pub(crate) struct Worker {
     sampling: Sampling,
     /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
-    failures: HashMap<PortId, String>,
+    /// Ports whose rings were stopped, and why.
+    pub(crate) failures: HashMap<PortId, String>,
     /// The share of time that its rounds take, and how long it stays with the thread that serves it.
     pub(crate) load: Load,
     pub(crate) stay: MoveDamping,
@@ -63,7 +64,7 @@ pub(crate) struct Worker {
     /// The state of a worker that is a helper.
     pub(crate) helping: Helping,
     pub(crate) started: Instant,
-    faults_seen: usize,
+    pub(crate) faults_seen: usize,
     polled_ns: u64,
     /// Whether the last round found packets.
     has_worked: bool,
@@ -463,66 +464,6 @@ impl Worker {
         }
     }
 
-    /// Stops the rings of ports whose memory was truncated.
-    fn quarantine(&mut self) {
-        self.faults_seen = guard::faults();
-        let mut ports: Vec<PortId> = self.fds.keys().map(|(port, _)| *port).collect();
-        ports.sort_unstable();
-        ports.dedup();
-        for port in ports.into_iter().filter(|port| self.fabric.memory_is_dead(*port)).collect::<Vec<_>>() {
-            self.stop_for(port, "the guest's memory file was cut short; restart the guest");
-        }
-    }
-
-    /// Stops the rings of a port for a fault of its guest or front end, until they are started again.
-    pub(crate) fn fail(&mut self, port: PortId, why: impl Into<String>) {
-        let why = why.into();
-        self.pool.stops().note(port, &why);
-        self.failures.insert(port, why);
-    }
-
-    /// Notes ports of which a ring is broken.
-    fn note_broken(&mut self) {
-        while let Some((port, error)) = self.fabric.take_broken() {
-            self.pool.stops().note(port, &error.to_string());
-        }
-    }
-
-    /// Whether the rings of a port were stopped for a fault, or are being stopped.
-    pub(crate) fn has_failed(&self, port: PortId) -> bool {
-        self.failures.contains_key(&port)
-    }
-
-    /// Stops the rings of a port for a fault of its guest or front end; records the reason.
-    pub(crate) fn stop_for(&mut self, port: PortId, why: &str) {
-        self.fail(port, why);
-        self.continue_stopping(port);
-    }
-
-    /// Continues to stop a port's rings after other workers have used them. Rings that its session has restarted
-    /// meanwhile stay.
-    pub(crate) fn continue_stopping(&mut self, port: PortId) {
-        if self.failures.contains_key(&port) && !self.stop_all(port) {
-            self.pool.mailbox(self.stats.index).post(Box::new(move |worker| worker.continue_stopping(port)));
-        }
-    }
-
-    /// Stops the rings whose home is this worker. The session stops them once more, at all workers, and then gets their
-    /// positions. Returns false if other workers take long to leave them.
-    fn stop_all(&mut self, port: PortId) -> bool {
-        let at_home = self.fds.iter().filter(|((owner, _), fds)| *owner == port && fds.is_home);
-        let indices: Vec<u16> = at_home.map(|((_, index), _)| *index).collect();
-        let mut all = true;
-        for index in indices {
-            match self.stop_ring(port, index) {
-                Some(Some(base)) => self.pool.note_stopped(port, index, base),
-                Some(None) => {}
-                None => all = false,
-            }
-        }
-        all
-    }
-
     /// Prepares a ring of this worker; no packet passes yet.
     pub(crate) fn prepare_ring(&mut self, port: PortId, index: u16, ring: DeviceRing) -> Option<RingPart> {
         let part = self.fabric.prepare_ring(port, index, ring)?;
@@ -716,15 +657,6 @@ impl Worker {
             },
             ..self.stats
         }
-    }
-
-    /// The reason for which all rings of a port were stopped, if they were.
-    pub(crate) fn failure(&self, port: PortId) -> Option<String> {
-        self.failures.get(&port).cloned().or_else(|| self.control_failure(port))
-    }
-
-    fn control_failure(&self, port: PortId) -> Option<String> {
-        self.controls.error(port).map(|error| format!("control queue: {error}"))
     }
 
     pub(crate) fn stop(&mut self) {

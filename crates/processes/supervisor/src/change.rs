@@ -12,10 +12,10 @@ use lasthop_listeners::{Caller, check_absolute};
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::Outputs;
-use super::placeholder::mtu_of;
 use super::ports::Ports;
 use super::question::{Changing, OrderPurpose, switch_process_down, to_json};
 use super::switch_table::SwitchTable;
+use lasthop_device_ports::placeholder::mtu_of;
 
 impl Ports {
     /// Changes some keys of a port. If the switch refuses, they stay as they were.

@@ -47,7 +47,6 @@ mod flows;
 mod handover;
 mod lifecycle;
 mod orders;
-mod placeholder;
 mod placeholders;
 mod port;
 mod port_table;

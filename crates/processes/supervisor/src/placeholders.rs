@@ -10,12 +10,12 @@ use lasthop_api::port::{PortSpec, change};
 use lasthop_api::switches::SwitchName;
 
 use super::Outputs;
-use super::placeholder::{Placeholder, mtu_of};
 use super::port::Port;
 use super::port_table::PortTable;
 use super::ports::Ports;
 use super::switch_process::SwitchProcess;
 use super::switch_table::SwitchTable;
+use lasthop_device_ports::placeholder::{Placeholder, mtu_of};
 use lasthop_runtime::poller::Poller;
 
 impl PortTable {

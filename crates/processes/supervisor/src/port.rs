@@ -27,7 +27,7 @@ use lasthop_listeners::{ListenSocket, SocketAccess, check_length, connect_to};
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 
-use super::placeholder::Placeholder;
+use lasthop_device_ports::placeholder::Placeholder;
 
 /// How long a second connection may wait for the first one's hang-up, which may be pending: on a busy machine for
 /// longer than a second.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use lasthop_api::report::{PortReport, StatsReport};
 
-use super::placeholder::MTU_USUAL;
 use super::port::Port;
+use lasthop_device_ports::placeholder::MTU_USUAL;
 
 /// Largest number of vnics that a warning names.
 const NAMES_MAX: usize = 3;

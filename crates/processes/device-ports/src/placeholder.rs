@@ -17,21 +17,25 @@ use lasthop_api::orders::HostDevice;
 use lasthop_api::port::PortCommon;
 
 /// The MTU of a guest without one of its own, in bytes (Ethernet).
-pub(super) const MTU_USUAL: u16 = 1500;
+pub const MTU_USUAL: u16 = 1500;
 
 /// A vnic's placeholder.
 #[derive(Debug)]
-pub(super) struct Placeholder {
+pub struct Placeholder {
     tap: OwnedFd,
     index: u32,
     /// Its last link state; `None` before the first.
     has_link: Option<bool>,
     /// Limits that were set on it.
-    pub(super) limits: TrafficLimits,
+    pub limits: TrafficLimits,
 }
 
 impl Placeholder {
-    pub(super) fn make(port: &PortCommon) -> Result<Self, OpenError> {
+    /// Makes the tap of a vnic.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn make(port: &PortCommon) -> Result<Self, OpenError> {
         let options = TapOptions {
             mtu_bytes: port.mtu.map(u32::from),
             mac: port.policy.mac.map(|mac| mac.0),
@@ -44,17 +48,19 @@ impl Placeholder {
         Ok(Self { tap, index, has_link: None, limits: TrafficLimits::default() })
     }
 
-    pub(super) fn host_device(&self) -> HostDevice {
+    /// The tap as programs on the host find it.
+    pub fn host_device(&self) -> HostDevice {
         HostDevice { index: self.index, namespace: None }
     }
 
-    pub(super) fn is_gone(&self) -> bool {
+    /// Whether the tap was deleted.
+    pub fn is_gone(&self) -> bool {
         lasthop_netdev::tap_namespace_id(self.tap.as_fd()) == Err(Errno::BADFD)
     }
 
     /// Updates the tap to the vnic's address, and to its MTU if `is_mtu_other`: otherwise the tap's MTU may be a new
     /// request.
-    pub(super) fn follow(&self, port: &PortCommon, is_mtu_other: bool) {
+    pub fn follow(&self, port: &PortCommon, is_mtu_other: bool) {
         self.set_address(port);
         if is_mtu_other {
             self.set_mtu(port);
@@ -70,7 +76,7 @@ impl Placeholder {
     }
 
     /// The tap's MTU; `None` if it was renamed or moved.
-    pub(super) fn mtu_bytes(&self, port: &PortCommon) -> Option<u32> {
+    pub fn mtu_bytes(&self, port: &PortCommon) -> Option<u32> {
         lasthop_netdev::mtu_bytes(port.name.as_str(), self.index)
     }
 
@@ -82,7 +88,8 @@ impl Placeholder {
         }
     }
 
-    pub(super) fn set_link(&mut self, has_link: bool) {
+    /// Shows whether the vnic has a link.
+    pub fn set_link(&mut self, has_link: bool) {
         if self.has_link != Some(has_link) {
             // This fails if the tap was deleted, which the kernel also reports.
             let _ = lasthop_netdev::set_carrier(self.tap.as_fd(), has_link);
@@ -92,6 +99,6 @@ impl Placeholder {
 }
 
 /// MTU in bytes; a vnic without a configured one has the usual one.
-pub(super) fn mtu_of(port: &PortCommon) -> u32 {
+pub fn mtu_of(port: &PortCommon) -> u32 {
     port.mtu.unwrap_or(MTU_USUAL).into()
 }
