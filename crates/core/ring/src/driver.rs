@@ -274,19 +274,49 @@ impl DriverRing {
     /// A fault of the device; see [`DriverRingError`].
     #[inline]
     pub fn take_used(&mut self) -> Result<Option<Used>, DriverRingError> {
-        if self.next_used == self.seen_used && !self.look()? {
-            return Ok(None);
+        if let Some(used) = self.take_seen() {
+            return Ok(Some(used));
+        }
+        Ok(if self.look_for_used()? { self.take_seen() } else { None })
+    }
+
+    /// As [`Self::take_used`], but only takes a chain that [`Self::look_for_used`] saw; `None` also for a faulty one, which that names. A
+    /// loop around both has no result to pass by memory for each chain.
+    #[inline(always)]
+    pub fn take_seen(&mut self) -> Option<Used> {
+        if self.next_used == self.seen_used {
+            return None;
         }
         let (id, len) = self.memory.used_entry(self.next_used);
+        let head = u16::try_from(id).ok().filter(|head| *head < self.entries())?;
+        if self.in_order && head != self.heads[usize::from(self.next_used & (self.memory.entries() - 1))] {
+            return None;
+        }
+        let token = self.release(head)?;
+        self.next_used = self.next_used.wrapping_add(1);
+        Some(Used { head, token, len })
+    }
+
+    /// Reads the used index. Returns whether there is a used chain for [`Self::take_seen`].
+    ///
+    /// # Errors
+    /// A fault of the device; see [`DriverRingError`].
+    #[inline]
+    pub fn look_for_used(&mut self) -> Result<bool, DriverRingError> {
+        if !self.look()? {
+            return Ok(false);
+        }
+        let (id, _) = self.memory.used_entry(self.next_used);
         let head = u16::try_from(id).ok().filter(|head| *head < self.entries());
         let head = head.ok_or(DriverRingError::UsedOutOfRange(id, self.entries()))?;
         let first = self.heads[usize::from(self.next_used & (self.memory.entries() - 1))];
         if self.in_order && head != first {
             return Err(DriverRingError::OutOfOrder(head, first));
         }
-        let token = self.release(head)?;
-        self.next_used = self.next_used.wrapping_add(1);
-        Ok(Some(Used { head, token, len }))
+        if self.slots[usize::from(head)].count == 0 {
+            return Err(DriverRingError::NotInFlight(head));
+        }
+        Ok(true)
     }
 
     /// Number of used entries to be taken.
@@ -311,11 +341,12 @@ impl DriverRing {
         Ok(ahead > 0)
     }
 
+    /// Frees the descriptors of a chain, if it is in flight.
     #[inline]
-    fn release(&mut self, head: u16) -> Result<u32, DriverRingError> {
+    fn release(&mut self, head: u16) -> Option<u32> {
         let Slot { tail, count, token, .. } = self.slots[usize::from(head)];
         if count == 0 {
-            return Err(DriverRingError::NotInFlight(head));
+            return None;
         }
         self.slots[usize::from(head)].count = 0;
         if self.free_count == 0 {
@@ -325,7 +356,7 @@ impl DriverRing {
         }
         self.free_tail = tail;
         self.free_count += count;
-        Ok(token)
+        Some(token)
     }
 
     /// Suppresses signals, since the used ring is polled.

@@ -25,6 +25,7 @@
 //! | [`XDP_FRAMES`](lasthop_device::XDP_FRAMES) | 1024 | frames | of an XDP socket's memory for each direction: 1.2 ms of a 10 Gbit/s link; both take 4 MiB of pinned memory, or 8 above an MTU of 1774 |
 //! | [`XDP_ENTRIES`] | 2048 | entries | of each of its rings: the kernel frees an entry after it has passed its frame on, so with twice the frames none is ever full |
 //! | [`XDP_BATCH`] | 64 | frames | of one visit: the other direction waits for some 10 us |
+//! | [`UNWATCHED_VISITS`] | 64 | visits | with frames, after which a busy device need not be watched: registering it again takes as long as one of them |
 //! | [`XDP_WAKES_MAX`] | 8 | system calls | of one visit to send: the kernel takes 32 frames a call, and some may have been left |
 //! | [`XDP_BINDS_MAX`] | 250 | attempts | to bind to a queue that has a socket still, half a second in all; the kernel takes some 10 ms to clear away a closed one |
 //! | [`XDP_BIND_PAUSE`] | 2 | ms | between them, of the thread that attaches ports |
@@ -99,6 +100,8 @@ const _: () =
     assert!(SEND_PARTS_MAX * SEND_SLOT_BYTES as usize > 65_600 && SEND_PARTS_MAX < crate::sys::PARTS_MAX);
 const _: () = assert!((SEND_STRIDE_BYTES / 64) % 2 == 1 && (RECEIVE_SLOT_BYTES / 64) % 2 == 1);
 
+/// Visits with frames after which a lane's device may be watched no more until the lane rests.
+pub(crate) const UNWATCHED_VISITS: u32 = 64;
 /// Entries of each of its rings.
 pub(crate) const XDP_ENTRIES: u32 = 2 * lasthop_device::XDP_FRAMES;
 /// Frames that one visit takes.

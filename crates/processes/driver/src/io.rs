@@ -172,6 +172,7 @@ impl Io {
                 Ok(moved) => {
                     self.stats.batches += 1;
                     lane.worked_ns = now;
+                    lane.note_busy(&self.watch);
                     worked = true;
                     enter(&mut self.adaptive_poll, *number, moved, now);
                 }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use lasthop_frontend::VnicPair;
 
+use crate::bounds::UNWATCHED_VISITS;
 use crate::watch::{Interest, Source, Watch};
 use crate::{DevicePortId, Next, Queue, QueueError};
 use lasthop_device::{DeviceDropReason, DriverCounters};
@@ -49,6 +50,8 @@ pub(crate) struct Lane {
     is_faulty: bool,
     /// The device events to wait for, if any.
     interest: Option<Interest>,
+    /// Visits with frames since it became active.
+    busy_visits: u32,
 }
 
 impl Lane {
@@ -75,6 +78,7 @@ impl Lane {
             is_woken: false,
             is_faulty: false,
             interest: None,
+            busy_visits: 0,
         }
     }
 
@@ -127,7 +131,7 @@ impl Lane {
         if self.state == LaneState::NoSwitch || self.is_active {
             return;
         }
-        (self.is_active, self.worked_ns) = (true, now);
+        (self.is_active, self.worked_ns, self.busy_visits) = (true, now, 0);
         self.pair.rx.suppress_calls();
         self.pair.tx.suppress_calls();
     }
@@ -146,6 +150,16 @@ impl Lane {
         self.pair.rx.flush()?;
         self.pair.tx.flush()?;
         moved
+    }
+
+    /// Notes a visit with frames. A device that need not be heard while its lane is busy is not watched any more, until the lane
+    /// rests: the kernel calls whatever watches a socket for each frame.
+    #[inline]
+    pub(crate) fn note_busy(&mut self, watch: &Watch) {
+        self.busy_visits = self.busy_visits.saturating_add(1);
+        if self.busy_visits == UNWATCHED_VISITS && !self.queue.is_heard_while_busy() {
+            self.forget_device(watch);
+        }
     }
 
     #[inline]
@@ -178,8 +192,13 @@ impl Lane {
             return Ok(false);
         }
         let wanted = Interest { input: self.received != Next::Blocked, output: self.sent == Next::Blocked };
-        if self.interest.is_some_and(|interest| interest != wanted) {
-            watch.change(self.queue.fd(), lane, wanted)?;
+        match self.interest {
+            Some(interest) if interest != wanted => watch.change(self.queue.fd(), lane, wanted)?,
+            // Events of the meantime are reported at once.
+            None if self.state == LaneState::Open => watch.listen_to_device(self.queue.fd(), lane, wanted)?,
+            Some(_) | None => {}
+        }
+        if self.state == LaneState::Open {
             self.interest = Some(wanted);
         }
         self.is_active = false;
@@ -192,5 +211,93 @@ impl Lane {
             self.counters.missed += self.queue.missed();
         }
         self.counters
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::Visit;
+    use crate::tests::{World, world};
+
+    const LANE: u32 = 5;
+
+    /// A device that is a datagram socket, and passes nothing on.
+    #[derive(Debug)]
+    struct Sink {
+        socket: UnixDatagram,
+        is_heard: bool,
+    }
+
+    impl Queue for Sink {
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.socket.as_fd()
+        }
+
+        fn start(&mut self, _: &mut VnicPair, _: &mut DriverCounters) -> Result<(), QueueError> {
+            Ok(())
+        }
+
+        fn receive(&mut self, _: &mut VnicPair, _: &mut DriverCounters) -> Result<Visit, QueueError> {
+            let frames = std::iter::from_fn(|| self.socket.recv(&mut [0; 16]).ok()).count();
+            Ok(Visit { frames, next: Next::Idle })
+        }
+
+        fn send(&mut self, _: &mut VnicPair, _: &mut DriverCounters) -> Result<Visit, QueueError> {
+            Ok(Visit { frames: 0, next: Next::Idle })
+        }
+
+        fn discard(
+            &mut self,
+            _: &mut VnicPair,
+            _: &mut DriverCounters,
+            _: DeviceDropReason,
+        ) -> Result<Visit, QueueError> {
+            Ok(Visit { frames: 0, next: Next::Idle })
+        }
+
+        fn is_heard_while_busy(&self) -> bool {
+            self.is_heard
+        }
+
+        fn missed(&mut self) -> u64 {
+            0
+        }
+    }
+
+    #[test]
+    fn a_busy_device_need_not_be_watched_and_a_resting_one_is() {
+        for is_heard in [true, false] {
+            let (wire, socket) = UnixDatagram::pair().unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let World { pair, _vnic, .. } = world();
+            let session = socket.try_clone().unwrap().into();
+            let queue = Box::new(Sink { socket, is_heard });
+            let mut lane = Lane::new((DevicePortId(1), 0), pair, queue, session, LaneState::Open);
+            let watch = Watch::new().unwrap();
+            let has_signalled = || {
+                wire.send(b"frame").unwrap();
+                watch.wait(false).contains(&Source::Device(LANE))
+            };
+            lane.enter(&watch, LANE).unwrap();
+            for round in 0..3_u64 {
+                assert!(has_signalled(), "round {round}");
+                lane.wake(round, false);
+                for visit in 1..=UNWATCHED_VISITS {
+                    assert_eq!(lane.visit().unwrap().to_switch, 1);
+                    lane.note_busy(&watch);
+                    assert_eq!(has_signalled(), is_heard || visit < UNWATCHED_VISITS, "visit {visit}");
+                }
+                // The last frame is there when it rests: either its event came, or it comes now.
+                assert!(lane.rest(&watch, LANE).unwrap() && !lane.is_active);
+                assert_eq!(watch.wait(false).contains(&Source::Device(LANE)), !is_heard, "round {round}");
+                lane.wake(round, false);
+                assert_eq!(lane.visit().unwrap().to_switch, 1);
+                assert!(lane.rest(&watch, LANE).unwrap());
+            }
+        }
     }
 }

@@ -115,6 +115,11 @@ pub trait Queue: Debug + Send {
         Ok(())
     }
 
+    /// Whether the device's events say something that visits with frames in either direction do not.
+    fn is_heard_while_busy(&self) -> bool {
+        true
+    }
+
     /// Number of frames that the kernel dropped since the last call, because they were not read in time.
     fn missed(&mut self) -> u64;
 }

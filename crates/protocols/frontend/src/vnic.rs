@@ -319,6 +319,22 @@ impl VnicRing {
         self.ring.take_used().map_err(|error| GuestError::Ring(self.index, error))
     }
 
+    /// As [`Self::take_back`], but only takes buffers that [`Self::look`] saw, and none from a faulty entry on, which that names. This is
+    /// faster in a loop.
+    #[inline(always)]
+    pub fn take_seen(&mut self) -> Option<Used> {
+        self.ring.take_seen()
+    }
+
+    /// Reads whether there are buffers to take back.
+    ///
+    /// # Errors
+    /// [`GuestError::Ring`].
+    #[inline]
+    pub fn look(&mut self) -> Result<bool, GuestError> {
+        self.ring.look_for_used().map_err(|error| GuestError::Ring(self.index, error))
+    }
+
     /// Number of buffers that [`Self::take_back`] would return.
     ///
     /// # Errors

@@ -308,6 +308,8 @@ fn a_driver_refuses_ids_beyond_the_table_and_jumps() {
         put(&map, USED_AT + 4, &id.to_le_bytes());
         put(&map, USED_AT + 2, &[1, 0]);
         assert_eq!(driver.take_used(), Err(DriverRingError::UsedOutOfRange(id, ENTRIES)));
+        assert_eq!(driver.take_seen(), None, "it is not taken, and look_for_used names it");
+        assert_eq!(driver.look_for_used(), Err(DriverRingError::UsedOutOfRange(id, ENTRIES)));
         put(&map, USED_AT + 2, &[2, 0]);
         assert_eq!(driver.used_pending(), Err(DriverRingError::UsedIndexJump(2, 1)));
     }

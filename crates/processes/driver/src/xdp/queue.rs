@@ -9,6 +9,7 @@ use lasthop_wire::Offload;
 use rustix::io::Errno;
 
 use super::frames::{Frames, Holder, Way};
+use super::rings::Frame;
 use super::socket::XdpBinding;
 use super::umem::{Received, Umem};
 use super::{HEADER, partial};
@@ -78,7 +79,8 @@ impl XdpQueue {
 
     /// Returns frames that the switch has copied to the kernel, for further reception.
     fn refill(&mut self, pair: &mut VnicPair) -> Result<(), QueueError> {
-        while let Some(Used { token, .. }) = pair.tx.take_back()? {
+        pair.tx.look()?;
+        while let Some(Used { token, .. }) = pair.tx.take_seen() {
             if self.umem.frames.pass(token, Way::Receiving, Holder::Switch, Holder::Us) {
                 self.umem.fill(token)?;
             }
@@ -90,8 +92,7 @@ impl XdpQueue {
     fn publish(&mut self, pair: &mut VnicPair, received: Received) -> Result<(), QueueError> {
         let Received { frame, at, len_bytes } = received;
         let offload = if self.partial_checksums { look(pair, received) } else { Offload::default() };
-        let header = segment(pair, at - HEADER, HEADER);
-        pair.map().write(header, 0, &offload.emit(0)).map_err(GuestError::from)?;
+        put_header(pair, at - HEADER, &offload.emit(0))?;
         if self.umem.frames.pass(frame, Way::Receiving, Holder::Us, Holder::Switch) {
             let lent = pair.tx.lend(at - HEADER, HEADER + len_bytes, frame);
             debug_assert!(lent, "the ring has as many entries as there are frames to receive");
@@ -99,9 +100,9 @@ impl XdpQueue {
         Ok(())
     }
 
-    /// Takes the next frame from the switch with its length, or the reason to drop it. `None` if there is none.
+    /// Takes the next frame from the switch that was seen. `None` if there is none.
     fn take(&mut self, pair: &mut VnicPair) -> Result<Option<Taken>, QueueError> {
-        while let Some(Used { token, len, .. }) = pair.rx.take_back()? {
+        while let Some(Used { token, len, .. }) = pair.rx.take_seen() {
             if !self.umem.frames.pass(token, Way::Sending, Holder::Switch, Holder::Us) {
                 continue; // the ring has checked: each token comes back once
             }
@@ -110,9 +111,10 @@ impl XdpQueue {
                 self.lend(&mut pair.rx, token);
                 continue;
             }
-            let buffers =
-                if pair.is_mergeable() { buffers_of(pair, self.umem.frames.place(token))? } else { 1 };
-            self.rest = buffers.saturating_sub(1);
+            // The switch fills a buffer before it takes another one for the same frame.
+            if len >= self.umem.frames.place_bytes() - HEADER_AT && pair.is_mergeable() {
+                self.rest = buffers_of(pair, self.umem.frames.place(token))?.saturating_sub(1);
+            }
             let len_bytes = len.saturating_sub(HEADER);
             let is_too_long = self.rest > 0 || len_bytes > self.frame_bytes_max;
             return Ok(Some(Taken { frame: token, len_bytes, is_too_long }));
@@ -127,6 +129,7 @@ impl XdpQueue {
         counters: &mut DriverCounters,
         each: impl Fn(&mut Umem, Taken) -> Result<Option<DeviceDropReason>, QueueError>,
     ) -> Result<Visit, QueueError> {
+        pair.rx.look()?;
         for count in 0..XDP_BATCH {
             let Some(taken) = self.take(pair)? else { return Ok(Visit { frames: count, next: Next::Idle }) };
             counters.from_switch.count(taken.len_bytes as usize);
@@ -170,11 +173,17 @@ impl Queue for XdpQueue {
             self.lend(&mut pair.rx, frame);
         }
         self.umem.bind(self.binding)?;
-        for _ in 0..self.umem.received()? {
-            let len_bytes =
-                self.umem.take()?.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
-            counters.from_device.count(len_bytes as usize);
-            counters.drop(DeviceDropReason::NoSwitch);
+        loop {
+            let count = (self.umem.received()? as usize).min(XDP_BATCH);
+            for told in self.umem.take_entries(count)? {
+                let taken = self.umem.take(told)?;
+                let len_bytes = taken.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
+                counters.from_device.count(len_bytes as usize);
+                counters.drop(DeviceDropReason::NoSwitch);
+            }
+            if count < XDP_BATCH {
+                break;
+            }
         }
         self.umem.release_received();
         self.umem.fill_all()
@@ -184,8 +193,10 @@ impl Queue for XdpQueue {
         self.refill(pair)?;
         let waiting = self.umem.received()? as usize;
         let frames = waiting.min(XDP_BATCH);
-        for _ in 0..frames {
-            match self.umem.take()? {
+        let entries = self.umem.take_entries(frames)?;
+        entries.iter().for_each(|entry| prefetch(pair, entry));
+        for told in entries {
+            match self.umem.take(told)? {
                 Ok(received) => {
                     self.publish(pair, received)?;
                     counters.from_device.count(received.len_bytes as usize);
@@ -236,6 +247,10 @@ impl Queue for XdpQueue {
         self.take_batch(pair, counters, |_, _| Ok(Some(reason)))
     }
 
+    fn is_heard_while_busy(&self) -> bool {
+        false
+    }
+
     fn missed(&mut self) -> u64 {
         self.umem.missed()
     }
@@ -244,6 +259,24 @@ impl Queue for XdpQueue {
 fn segment(pair: &VnicPair, at: u32, len_bytes: u32) -> Segment {
     let arena = pair.arena();
     Segment { offset: arena.offset + u64::from(at), len: len_bytes, region: arena.region }
+}
+
+/// Writes a virtio-net header, unless it is there from an earlier frame: it has a cache line of its own, for which a store would
+/// hold up all stores after it.
+fn put_header(pair: &VnicPair, at: u32, header: &[u8; HEADER as usize]) -> Result<(), QueueError> {
+    let (place, mut before) = (segment(pair, at, HEADER), [0; HEADER as usize]);
+    pair.map().read(place, 0, &mut before).map_err(GuestError::from)?;
+    if before != *header {
+        pair.map().write(place, 0, header).map_err(GuestError::from)?;
+    }
+    Ok(())
+}
+
+/// Prefetches the cache lines of a received frame's header and first bytes, which the switch needs, too.
+fn prefetch(pair: &VnicPair, entry: &Frame) {
+    let at = entry.addr as u32; // not checked yet
+    pair.map().prefetch(segment(pair, at.saturating_sub(HEADER), HEADER), 0);
+    pair.map().prefetch(segment(pair, at, 1), 0);
 }
 
 /// Number of buffers of the frame in the slot at `place`, by its virtio-net header.

@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use arrayvec::ArrayVec;
 use rustix::io::Errno;
 use rustix::net::sockopt;
 
@@ -9,7 +10,7 @@ use super::frames::{Frames, Holder, Way};
 use super::rings::{Broken, Frame};
 use super::socket::{Rings, XdpBinding};
 use crate::QueueError;
-use crate::bounds::XDP_WAKES_MAX;
+use crate::bounds::{XDP_BATCH, XDP_WAKES_MAX};
 use lasthop_device::{DeviceDropReason, XDP_HEADROOM_BYTES};
 
 /// Bytes of the shortest possible frame: an Ethernet header.
@@ -101,10 +102,19 @@ impl Umem {
         Ok(self.rings()?.receive.pending()?)
     }
 
-    /// Takes the next [received](Self::received) frame. For an invalid one it returns the length and the reason; the
-    /// frame went back to the kernel if the kernel held it.
-    pub(super) fn take(&mut self) -> Result<Result<Received, (u32, DeviceDropReason)>, QueueError> {
-        let told = self.rings()?.receive.take();
+    /// Reads the entries of the next `count` [received](Self::received) frames, at most [`XDP_BATCH`]. They are read before any
+    /// frame is used: another CPU wrote them, and so the waits for its cache lines overlap.
+    pub(super) fn take_entries(&mut self, count: usize) -> Result<ArrayVec<Frame, XDP_BATCH>, QueueError> {
+        let receive = &mut self.rings()?.receive;
+        Ok((0..count).map(|_| receive.take()).collect())
+    }
+
+    /// The frame of a received entry. For an invalid one it returns the length and the reason; the frame went back to the
+    /// kernel if the kernel held it.
+    pub(super) fn take(
+        &mut self,
+        told: Frame,
+    ) -> Result<Result<Received, (u32, DeviceDropReason)>, QueueError> {
         let Some(frame) = self.frames.at(told.addr) else {
             return Ok(Err((told.len_bytes, DeviceDropReason::Truncated)));
         };
