@@ -16,6 +16,11 @@
 
 use lasthop_device::XDP_FRAMES;
 
+/// Bytes of a cache line.
+const LINE_BYTES: u32 = 64;
+/// Most offsets of frames to send: lines that lie 2048 bytes apart fill the sets of a cache of 512 KiB with them.
+const OFFSETS_MAX: u32 = 8;
+
 /// The holder of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
@@ -40,30 +45,50 @@ pub(super) enum Way {
 #[derive(Debug)]
 pub(super) struct Frames {
     holders: Box<[Holder]>,
-    /// Number of frames by direction and holder.
-    held: [[u32; 3]; 2],
-    place_bytes: u32,
+    /// Frames into which the kernel may receive.
+    receivable: u32,
+    /// Frames to which the switch may write.
+    writable: u32,
+    /// The logarithm of a slot's bytes, so that no address has to be divided.
+    place_shift: u32,
+    /// Number of offsets at which frames to send begin in their slots; a power of two.
+    offsets: u32,
 }
 
 impl Frames {
-    /// This process holds all frames.
-    pub(super) fn new(place_bytes: u32) -> Self {
+    /// This process holds all frames. `place_bytes` is a power of two, as the kernel requires; a frame to send has at most
+    /// `frame_bytes_max`.
+    pub(super) fn new(place_bytes: u32, frame_bytes_max: u32) -> Self {
+        debug_assert!(place_bytes.is_power_of_two());
+        let spare_lines = place_bytes.saturating_sub(LINE_BYTES + frame_bytes_max) / LINE_BYTES;
+        let offsets = 1 << (spare_lines + 1).ilog2().min(OFFSETS_MAX.ilog2());
         let holders = vec![Holder::Us; 2 * XDP_FRAMES as usize].into();
-        Self { holders, held: [[XDP_FRAMES, 0, 0]; 2], place_bytes }
+        Self { holders, receivable: 0, writable: 0, place_shift: place_bytes.trailing_zeros(), offsets }
     }
 
     pub(super) fn place_bytes(&self) -> u32 {
-        self.place_bytes
+        1 << self.place_shift
     }
 
     /// Offset of a frame's slot in the UMEM.
     pub(super) fn place(&self, frame: u32) -> u32 {
-        frame * self.place_bytes
+        frame << self.place_shift
+    }
+
+    /// Offset in the UMEM of a frame to send, without its header. Slots are as far from each other as cache lines that share a few sets
+    /// of the cache, so neighbours begin at different lines of their slots.
+    pub(super) fn sending_at(&self, frame: u32) -> u32 {
+        self.place(frame) + LINE_BYTES * (1 + frame % self.offsets)
+    }
+
+    /// Bytes for a frame to send, without its header.
+    pub(super) fn sending_bytes(&self) -> u32 {
+        self.place_bytes() - LINE_BYTES * self.offsets
     }
 
     /// The frame in whose slot `addr` is.
     pub(super) fn at(&self, addr: u64) -> Option<u32> {
-        let frame = addr / u64::from(self.place_bytes);
+        let frame = addr >> self.place_shift;
         u32::try_from(frame).ok().filter(|frame| (*frame as usize) < self.holders.len())
     }
 
@@ -74,8 +99,11 @@ impl Frames {
         match self.holders.get_mut(frame as usize) {
             Some(holder) if right_way && *holder == from => {
                 *holder = to;
-                self.held[way as usize][from as usize] -= 1;
-                self.held[way as usize][to as usize] += 1;
+                let (count, counted) = match way {
+                    Way::Receiving => (&mut self.receivable, Holder::Kernel),
+                    Way::Sending => (&mut self.writable, Holder::Switch),
+                };
+                *count = *count + u32::from(to == counted) - u32::from(from == counted);
                 true
             }
             _ => false,
@@ -90,9 +118,14 @@ impl Frames {
         }
     }
 
-    /// Number of frames of `way` that a holder has.
-    pub(super) fn held(&self, holder: Holder, way: Way) -> u32 {
-        self.held[way as usize][holder as usize]
+    /// Number of frames into which the kernel may receive.
+    pub(super) fn receivable(&self) -> u32 {
+        self.receivable
+    }
+
+    /// Number of frames to which the switch may write.
+    pub(super) fn writable(&self) -> u32 {
+        self.writable
     }
 
     /// Takes back the frames of the former switch.
@@ -111,24 +144,44 @@ mod tests {
 
     #[test]
     fn a_frame_passes_from_its_owner_in_its_direction_only() {
-        let mut frames = Frames::new(2048);
+        let mut frames = Frames::new(2048, 1518);
         assert!(frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel));
         assert!(!frames.pass(5, Way::Receiving, Holder::Us, Holder::Kernel), "twice");
         assert!(!frames.pass(5, Way::Sending, Holder::Kernel, Holder::Us), "the other way's");
         assert!(!frames.pass(2 * XDP_FRAMES, Way::Sending, Holder::Us, Holder::Kernel), "none");
-        assert_eq!(
-            (frames.held(Holder::Kernel, Way::Receiving), frames.held(Holder::Us, Way::Receiving)),
-            (1, XDP_FRAMES - 1)
-        );
-        assert_eq!(frames.held(Holder::Us, Way::Sending), XDP_FRAMES);
+        assert!(frames.pass(XDP_FRAMES, Way::Sending, Holder::Us, Holder::Switch));
+        assert_eq!((frames.receivable(), frames.writable()), (1, 1));
         assert!(frames.pass(5, Way::Receiving, Holder::Kernel, Holder::Switch));
+        assert_eq!((frames.receivable(), frames.writable()), (0, 1));
         frames.recall_from_switch();
-        assert_eq!(frames.held(Holder::Us, Way::Receiving), XDP_FRAMES);
+        assert_eq!((frames.receivable(), frames.writable()), (0, 0));
+        for way in [Way::Receiving, Way::Sending] {
+            assert!(
+                Frames::of(way).all(|frame| frames.pass(frame, way, Holder::Us, Holder::Us)),
+                "none is lost"
+            );
+        }
+    }
+
+    #[test]
+    fn frames_to_send_fit_their_slots_at_each_offset() {
+        for (place, frame_bytes_max, offsets) in
+            [(2048, 1518, 8), (2048, 1792, 4), (2048, 1984, 1), (4096, 1793, 8), (4096, 3840, 4)]
+        {
+            let frames = Frames::new(place, frame_bytes_max);
+            let begins = Frames::of(Way::Sending).map(|frame| frames.sending_at(frame) - frames.place(frame));
+            let begins: std::collections::BTreeSet<u32> = begins.collect();
+            assert_eq!(begins.len(), offsets, "{place}, {frame_bytes_max}");
+            assert!(frames.sending_bytes() >= frame_bytes_max);
+            assert!(
+                begins.iter().all(|at| *at >= crate::xdp::HEADER && at + frames.sending_bytes() <= place)
+            );
+        }
     }
 
     #[test]
     fn an_address_is_a_frame_or_none() {
-        let frames = Frames::new(2048);
+        let frames = Frames::new(2048, 1518);
         assert_eq!((frames.at(0), frames.at(2047), frames.at(2048)), (Some(0), Some(0), Some(1)));
         let end = u64::from(lasthop_device::xdp_queue_bytes(2048));
         assert_eq!(

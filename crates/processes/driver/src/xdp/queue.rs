@@ -16,19 +16,18 @@ use super::{HEADER, partial};
 use crate::bounds::XDP_BATCH;
 use crate::{Needs, Next, Queue, QueueError, Visit};
 use lasthop_device::{
-    DeviceDropReason, DeviceFacts, DriverCounters, XDP_FRAMES, XDP_HEADROOM_BYTES, XDP_LINK_BYTES, XdpFacts,
-    xdp_queue_bytes, xdp_slot_bytes,
+    DeviceDropReason, DeviceFacts, DriverCounters, XDP_FRAMES, XDP_LINK_BYTES, XdpFacts, xdp_queue_bytes,
+    xdp_slot_bytes,
 };
-
-/// Offset of the virtio-net header in a frame's slot, so that the frame itself follows the headroom.
-const HEADER_AT: u32 = XDP_HEADROOM_BYTES - HEADER;
 
 /// One queue of a device by an XDP socket. The vNIC's memory is the socket's: the switch gets a frame where the kernel
 /// wrote it, and the kernel sends it from where the switch wrote it.
 ///
 /// ```text
-///   a frame's place   [ ............ | virtio-net header | frame ...................... ]
-///                     0     HEADER_AT^  XDP_HEADROOM_BYTES^                  place_bytes^
+///   a received frame's place   [ ............ | virtio-net header | frame ...................... ]
+///                              0                XDP_HEADROOM_BYTES^                  place_bytes^
+///   of one to send             [ ... | virtio-net header | frame ............. ]
+///                              0             sending_at^
 /// ```
 #[derive(Debug)]
 pub struct XdpQueue {
@@ -58,11 +57,12 @@ impl XdpQueue {
     pub fn new(facts: &DeviceFacts, number: u16, socket: OwnedFd) -> Result<Self, QueueError> {
         let place = xdp_slot_bytes(facts.mtu_bytes).ok_or(QueueError::Failed(Errno::MSGSIZE))?;
         let XdpFacts { native, partial_checksums } = facts.xdp.unwrap_or_default();
+        let frame_bytes_max = facts.mtu_bytes + XDP_LINK_BYTES;
         Ok(Self {
-            umem: Umem::new(Frames::new(place), socket),
+            umem: Umem::new(Frames::new(place, frame_bytes_max), socket),
             binding: XdpBinding { interface: facts.index, queue: number, copy: !native },
             partial_checksums,
-            frame_bytes_max: facts.mtu_bytes + XDP_LINK_BYTES,
+            frame_bytes_max,
             rest: 0,
         })
     }
@@ -70,7 +70,7 @@ impl XdpQueue {
     /// Lends the switch a frame to write to.
     fn lend(&mut self, ring: &mut VnicRing, frame: u32) {
         let frames = &mut self.umem.frames;
-        let (at, len_bytes) = (frames.place(frame) + HEADER_AT, frames.place_bytes() - HEADER_AT);
+        let (at, len_bytes) = (frames.sending_at(frame) - HEADER, HEADER + frames.sending_bytes());
         if frames.pass(frame, Way::Sending, Holder::Us, Holder::Switch) {
             let lent = ring.lend(at, len_bytes, frame);
             debug_assert!(lent, "the ring has as many entries as there are frames to send");
@@ -112,8 +112,8 @@ impl XdpQueue {
                 continue;
             }
             // The switch fills a buffer before it takes another one for the same frame.
-            if len >= self.umem.frames.place_bytes() - HEADER_AT && pair.is_mergeable() {
-                self.rest = buffers_of(pair, self.umem.frames.place(token))?.saturating_sub(1);
+            if len >= HEADER + self.umem.frames.sending_bytes() && pair.is_mergeable() {
+                self.rest = buffers_of(pair, self.umem.frames.sending_at(token))?.saturating_sub(1);
             }
             let len_bytes = len.saturating_sub(HEADER);
             let is_too_long = self.rest > 0 || len_bytes > self.frame_bytes_max;
@@ -211,7 +211,7 @@ impl Queue for XdpQueue {
         self.umem.release_received();
         let next = if waiting > frames {
             Next::More
-        } else if self.umem.frames.held(Holder::Kernel, Way::Receiving) == 0 {
+        } else if self.umem.frames.receivable() == 0 {
             Next::Blocked
         } else {
             Next::Idle
@@ -229,7 +229,7 @@ impl Queue for XdpQueue {
         })?;
         let all_seen = self.umem.show_sent()?;
         self.lend_sent(pair)?;
-        let without_buffers = self.umem.frames.held(Holder::Switch, Way::Sending) == 0;
+        let without_buffers = self.umem.frames.writable() == 0;
         let next = if visit.next == Next::Idle && (!all_seen || without_buffers) {
             Next::Blocked
         } else {
@@ -279,10 +279,10 @@ fn prefetch(pair: &VnicPair, entry: &Frame) {
     pair.map().prefetch(segment(pair, at, 1), 0);
 }
 
-/// Number of buffers of the frame in the slot at `place`, by its virtio-net header.
-fn buffers_of(pair: &VnicPair, place: u32) -> Result<u16, QueueError> {
+/// Number of buffers of the frame at `at`, by the virtio-net header in front of it.
+fn buffers_of(pair: &VnicPair, at: u32) -> Result<u16, QueueError> {
     let mut header = [0; HEADER as usize];
-    pair.map().read(segment(pair, place + HEADER_AT, HEADER), 0, &mut header).map_err(GuestError::from)?;
+    pair.map().read(segment(pair, at - HEADER, HEADER), 0, &mut header).map_err(GuestError::from)?;
     Ok(u16::from_le_bytes([header[10], header[11]]))
 }
 

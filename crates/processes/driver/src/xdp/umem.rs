@@ -11,7 +11,7 @@ use super::rings::{Broken, Frame};
 use super::socket::{Rings, XdpBinding};
 use crate::QueueError;
 use crate::bounds::{XDP_BATCH, XDP_WAKES_MAX};
-use lasthop_device::{DeviceDropReason, XDP_HEADROOM_BYTES};
+use lasthop_device::DeviceDropReason;
 
 /// Bytes of the shortest possible frame: an Ethernet header.
 const FRAME_BYTES_MIN: u32 = 14;
@@ -149,7 +149,7 @@ impl Umem {
 
     /// Gives the kernel an own frame to send, with this length; published by [`Self::show_sent`].
     pub(super) fn send(&mut self, frame: u32, len_bytes: u32) -> Result<(), QueueError> {
-        let addr = u64::from(self.frames.place(frame) + XDP_HEADROOM_BYTES);
+        let addr = u64::from(self.frames.sending_at(frame));
         if self.frames.pass(frame, Way::Sending, Holder::Us, Holder::Kernel) {
             self.rings()?.transmit.put(Frame { addr, len_bytes, options: 0 });
         }
