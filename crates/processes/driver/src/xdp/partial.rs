@@ -7,7 +7,7 @@
 //! One frame in 65536 has that value as its correct, complete checksum. Completing it yields the same value again,
 //! since the sum from the transport header on includes the pseudo header's sum. So such a frame does not change.
 
-use lasthop_wire::headers::{PROTO_TCP, PROTO_UDP};
+use lasthop_wire::headers::{ETHERTYPE_IPV4, PROTO_TCP, PROTO_UDP};
 use lasthop_wire::vnet::{F_NEEDS_CSUM, Offload};
 use lasthop_wire::{Layers, Sum};
 
@@ -17,6 +17,26 @@ pub(super) const HEAD_BYTES: usize = 128;
 /// The pending offloads of the frame that starts with `head`.
 pub(super) fn offload(head: &[u8]) -> Offload {
     undone(head).unwrap_or_default()
+}
+
+/// First bytes of a frame that [`is_usual_and_done`] looks at: Ethernet, IPv4 without options, TCP or UDP.
+pub(super) const USUAL_BYTES: usize = 60;
+
+/// Whether the frame that starts with `head` is a TCP segment or UDP datagram in IPv4 without tags, options or fragments, and has
+/// nothing to be undone. False if that takes [`offload`] to find out.
+#[inline]
+pub(super) fn is_usual_and_done(head: &[u8; USUAL_BYTES]) -> bool {
+    let word = |at: usize| u32::from(u16::from_be_bytes([head[at], head[at + 1]]));
+    let is_unbroken = word(12) == u32::from(ETHERTYPE_IPV4) && head[14] == 0x45 && word(20) & 0x3fff == 0;
+    let checksum = match head[23] {
+        PROTO_TCP if is_unbroken => word(34 + 16),
+        PROTO_UDP if is_unbroken => word(34 + 6),
+        _ => return false,
+    };
+    let l4_len_bytes = word(16).wrapping_sub(20);
+    let sum = [26, 28, 30, 32].map(word).iter().sum::<u32>() + u32::from(head[23]) + (l4_len_bytes & 0xffff);
+    let folded = (sum & 0xffff) + (sum >> 16);
+    checksum != (folded & 0xffff) + (folded >> 16)
 }
 
 fn undone(head: &[u8]) -> Option<Offload> {
@@ -81,6 +101,37 @@ mod tests {
         assert_eq!(offload(&datagram(b"payload", |partial, _| partial)), wanted);
         assert_eq!(offload(&datagram(b"payload", |_, done| done)), Offload::default());
         assert_eq!(offload(&datagram(b"payload", |_, _| 0)), Offload::default(), "none");
+    }
+
+    fn usual(frame: &[u8]) -> bool {
+        is_usual_and_done(frame.first_chunk().unwrap())
+    }
+
+    #[test]
+    fn a_usual_frame_is_done_at_first_sight() {
+        let payload = [7; 32];
+        assert!(usual(&datagram(&payload, |_, done| done)) && usual(&datagram(&payload, |_, _| 0)));
+        assert!(!usual(&datagram(&payload, |partial, _| partial)));
+        let done = datagram(&payload, |_, done| done);
+        for (at, value) in [(12, 0x86), (13, 6), (14, 0x46), (20, 0x20), (21, 1), (23, 47)] {
+            let mut frame = done.clone();
+            frame[at] = value;
+            assert!(!usual(&frame), "byte {at}");
+        }
+    }
+
+    proptest! {
+        /// The first sight never overlooks what a full one finds.
+        #[test]
+        fn no_frame_is_done_at_first_sight_and_undone_at_the_second(
+            payload in prop::collection::vec(any::<u8>(), 18..40),
+            changes in prop::collection::vec((12_usize..60, any::<u8>()), 0..3),
+            is_partial in any::<bool>(),
+        ) {
+            let mut frame = datagram(&payload, |partial, done| if is_partial { partial } else { done });
+            changes.into_iter().for_each(|(at, value)| frame[at] = value);
+            prop_assert!(!usual(&frame) || offload(&frame) == Offload::default());
+        }
     }
 
     #[test]

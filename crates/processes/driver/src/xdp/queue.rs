@@ -288,9 +288,14 @@ fn buffers_of(pair: &VnicPair, at: u32) -> Result<u16, QueueError> {
 
 /// The pending offloads of a received frame.
 fn look(pair: &VnicPair, received: Received) -> Offload {
+    let place = segment(pair, received.at, received.len_bytes);
+    let mut start = [0; partial::USUAL_BYTES];
+    if pair.map().read(place, 0, &mut start).is_ok() && partial::is_usual_and_done(&start) {
+        return Offload::default();
+    }
     let mut head = [0; partial::HEAD_BYTES];
     let head = &mut head[..partial::HEAD_BYTES.min(received.len_bytes as usize)];
-    match pair.map().read(segment(pair, received.at, received.len_bytes), 0, head) {
+    match pair.map().read(place, 0, head) {
         Ok(()) => partial::offload(head),
         Err(_) => Offload::default(),
     }
