@@ -31,7 +31,8 @@ impl Inbound {
     /// A fault of the switch in the ring.
     #[inline]
     pub(crate) fn reclaim(&mut self, pair: &mut VnicPair) -> Result<(), GuestError> {
-        while let Some(used) = pair.tx.take_back()? {
+        pair.tx.look()?;
+        while let Some(used) = pair.tx.take_seen() {
             self.free.push(used.token as u16); // as lent
         }
         Ok(())

@@ -177,7 +177,8 @@ impl Arrivals {
     /// # Errors
     /// A fault of the switch in the ring.
     pub(super) fn reclaim(&mut self, pair: &mut VnicPair) -> Result<(), GuestError> {
-        while let Some(used) = pair.tx.take_back()? {
+        pair.tx.look()?;
+        while let Some(used) = pair.tx.take_seen() {
             self.buffers.release(BufferRun::of_token(used.token));
         }
         Ok(())
