@@ -66,7 +66,7 @@ impl PortDevice {
     }
 
     /// Has `doorbell`, a non-blocking eventfd, written when workers stop rings of this guest.
-    pub fn watch_stops(&self, doorbell: OwnedFd) {
+    pub fn watch_stops(&self, doorbell: Arc<OwnedFd>) {
         self.control.pool.stops().watch(self.port, doorbell);
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_module_api::PortId;
 
@@ -14,7 +14,7 @@ pub(crate) struct Stops(Mutex<HashMap<PortId, StopAlarm>>);
 #[derive(Debug)]
 struct StopAlarm {
     /// A non-blocking eventfd of ours.
-    doorbell: OwnedFd,
+    doorbell: Arc<OwnedFd>,
     /// Why rings stopped; `None` since a ring was started.
     why: Option<String>,
     is_told: bool,
@@ -26,7 +26,7 @@ impl Stops {
     }
 
     /// Writes to `doorbell` from now on when rings of `port` stop.
-    pub(crate) fn watch(&self, port: PortId, doorbell: OwnedFd) {
+    pub(crate) fn watch(&self, port: PortId, doorbell: Arc<OwnedFd>) {
         self.all().insert(port, StopAlarm { doorbell, why: None, is_told: false });
     }
 
@@ -70,12 +70,12 @@ mod tests {
 
     #[test]
     fn each_stop_is_told_once() {
-        let doorbell = || eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let fd = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap());
         let rings = |fd: &OwnedFd| rustix::io::read(fd, &mut [0; 8]).is_ok();
-        let (stops, fd) = (Stops::default(), doorbell());
+        let stops = Stops::default();
         stops.note(PORT, "nobody is there");
         assert_eq!(stops.take(PORT), None);
-        stops.watch(PORT, fd.try_clone().unwrap());
+        stops.watch(PORT, Arc::clone(&fd));
         assert!(!rings(&fd) && stops.take(PORT).is_none());
         // Each of several workers notes it.
         (0..3).for_each(|_| stops.note(PORT, "one"));

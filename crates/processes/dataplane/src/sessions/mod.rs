@@ -75,8 +75,8 @@ struct Shared {
     /// The session; `None` once it has ended. Its thread holds the lock while it serves; the main thread takes the lock
     /// only if it is free.
     session: Mutex<Option<Session<PortDevice>>>,
-    /// Written when the main thread wants something.
-    doorbell: OwnedFd,
+    /// Written when the main thread or a worker wants something.
+    doorbell: Arc<OwnedFd>,
     is_link_up: AtomicBool,
     is_unwanted: AtomicBool,
     /// Whether the session was at rest after its last turn.
@@ -163,8 +163,8 @@ impl Sessions {
     ) -> Result<(), Fault> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
             .map_err(|error| Fault::internal("create an eventfd", error))?;
-        let for_workers = doorbell.try_clone().map_err(|error| Fault::internal("copy an eventfd", error))?;
-        session.device().watch_stops(for_workers);
+        let doorbell = Arc::new(doorbell);
+        session.device().watch_stops(Arc::clone(&doorbell));
         let (socket, (end, over)) = (session.socket(), channel());
         let allowance = self.allowance(&port);
         self.guests.retain(|_, guest| !guest.is_over() || guest.port != port);
