@@ -287,12 +287,8 @@ impl DriverRing {
         if self.next_used == self.seen_used {
             return None;
         }
-        let (id, len) = self.memory.used_entry(self.next_used);
-        let head = u16::try_from(id).ok().filter(|head| *head < self.entries())?;
-        if self.in_order && head != self.heads[usize::from(self.next_used & (self.memory.entries() - 1))] {
-            return None;
-        }
-        let token = self.release(head)?;
+        let (head, len) = self.next_seen().ok()?;
+        let token = self.release(head);
         self.next_used = self.next_used.wrapping_add(1);
         Some(Used { head, token, len })
     }
@@ -306,7 +302,13 @@ impl DriverRing {
         if !self.look()? {
             return Ok(false);
         }
-        let (id, _) = self.memory.used_entry(self.next_used);
+        self.next_seen().map(|_| true)
+    }
+
+    /// The next used chain and its length. The device may write another one meanwhile.
+    #[inline(always)]
+    fn next_seen(&self) -> Result<(u16, u32), DriverRingError> {
+        let (id, len) = self.memory.used_entry(self.next_used);
         let head = u16::try_from(id).ok().filter(|head| *head < self.entries());
         let head = head.ok_or(DriverRingError::UsedOutOfRange(id, self.entries()))?;
         let first = self.heads[usize::from(self.next_used & (self.memory.entries() - 1))];
@@ -316,7 +318,7 @@ impl DriverRing {
         if self.slots[usize::from(head)].count == 0 {
             return Err(DriverRingError::NotInFlight(head));
         }
-        Ok(true)
+        Ok((head, len))
     }
 
     /// Number of used entries to be taken.
@@ -341,13 +343,10 @@ impl DriverRing {
         Ok(ahead > 0)
     }
 
-    /// Frees the descriptors of a chain, if it is in flight.
+    /// Frees the descriptors of a chain that is in flight. Returns its token.
     #[inline]
-    fn release(&mut self, head: u16) -> Option<u32> {
+    fn release(&mut self, head: u16) -> u32 {
         let Slot { tail, count, token, .. } = self.slots[usize::from(head)];
-        if count == 0 {
-            return None;
-        }
         self.slots[usize::from(head)].count = 0;
         if self.free_count == 0 {
             self.free_head = head;
@@ -356,7 +355,7 @@ impl DriverRing {
         }
         self.free_tail = tail;
         self.free_count += count;
-        Some(token)
+        token
     }
 
     /// Suppresses signals, since the used ring is polled.
