@@ -7,7 +7,7 @@
 /// Slots of a queue's frames for each direction; a power of two. 1024 frames are 1.2 ms of a 10 Gbit/s link.
 pub const XDP_FRAMES: u32 = 1024;
 /// Bytes before every received frame that belong to the receiver (XDP_PACKET_HEADROOM, linux/bpf.h): more than a
-/// virtio-net header. Outgoing frames have the same offset.
+/// virtio-net header.
 pub const XDP_HEADROOM_BYTES: u32 = 256;
 /// Bytes of an Ethernet header with one VLAN tag.
 pub const XDP_LINK_BYTES: u32 = 18;
