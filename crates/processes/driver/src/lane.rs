@@ -192,13 +192,12 @@ impl Lane {
             return Ok(false);
         }
         let wanted = Interest { input: self.received != Next::Blocked, output: self.sent == Next::Blocked };
-        match self.interest {
-            Some(interest) if interest != wanted => watch.change(self.queue.fd(), lane, wanted)?,
-            // Events of the meantime are reported at once.
-            None if self.state == LaneState::Open => watch.listen_to_device(self.queue.fd(), lane, wanted)?,
-            Some(_) | None => {}
-        }
-        if self.state == LaneState::Open {
+        if self.state == LaneState::Open && self.interest != Some(wanted) {
+            match self.interest {
+                Some(_) => watch.change(self.queue.fd(), lane, wanted)?,
+                // Events of the meantime are reported at once.
+                None => watch.listen_to_device(self.queue.fd(), lane, wanted)?,
+            }
             self.interest = Some(wanted);
         }
         self.is_active = false;

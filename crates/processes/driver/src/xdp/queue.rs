@@ -174,14 +174,14 @@ impl Queue for XdpQueue {
         }
         self.umem.bind(self.binding)?;
         loop {
-            let count = (self.umem.received()? as usize).min(XDP_BATCH);
-            for told in self.umem.take_entries(count)? {
+            let (entries, has_more) = self.umem.take_entries()?;
+            for told in entries {
                 let taken = self.umem.take(told)?;
                 let len_bytes = taken.map_or_else(|(len_bytes, _)| len_bytes, |frame| frame.len_bytes);
                 counters.from_device.count(len_bytes as usize);
                 counters.drop(DeviceDropReason::NoSwitch);
             }
-            if count < XDP_BATCH {
+            if !has_more {
                 break;
             }
         }
@@ -191,9 +191,8 @@ impl Queue for XdpQueue {
 
     fn receive(&mut self, pair: &mut VnicPair, counters: &mut DriverCounters) -> Result<Visit, QueueError> {
         self.refill(pair)?;
-        let waiting = self.umem.received()? as usize;
-        let frames = waiting.min(XDP_BATCH);
-        let entries = self.umem.take_entries(frames)?;
+        let (entries, has_more) = self.umem.take_entries()?;
+        let frames = entries.len();
         entries.iter().for_each(|entry| prefetch(pair, entry));
         for told in entries {
             match self.umem.take(told)? {
@@ -209,7 +208,7 @@ impl Queue for XdpQueue {
             }
         }
         self.umem.release_received();
-        let next = if waiting > frames {
+        let next = if has_more {
             Next::More
         } else if self.umem.frames.receivable() == 0 {
             Next::Blocked
@@ -264,12 +263,17 @@ fn segment(pair: &VnicPair, at: u32, len_bytes: u32) -> Segment {
 /// Writes a virtio-net header, unless it is there from an earlier frame: it has a cache line of its own, for which a store would
 /// hold up all stores after it.
 fn put_header(pair: &VnicPair, at: u32, header: &[u8; HEADER as usize]) -> Result<(), QueueError> {
-    let (place, mut before) = (segment(pair, at, HEADER), [0; HEADER as usize]);
-    pair.map().read(place, 0, &mut before).map_err(GuestError::from)?;
-    if before != *header {
-        pair.map().write(place, 0, header).map_err(GuestError::from)?;
+    if header_at(pair, at)? != *header {
+        pair.map().write(segment(pair, at, HEADER), 0, header).map_err(GuestError::from)?;
     }
     Ok(())
+}
+
+/// The virtio-net header at `at`.
+fn header_at(pair: &VnicPair, at: u32) -> Result<[u8; HEADER as usize], QueueError> {
+    let mut header = [0; HEADER as usize];
+    pair.map().read(segment(pair, at, HEADER), 0, &mut header).map_err(GuestError::from)?;
+    Ok(header)
 }
 
 /// Prefetches the cache lines of a received frame's header and first bytes, which the switch needs, too.
@@ -281,8 +285,7 @@ fn prefetch(pair: &VnicPair, entry: &Frame) {
 
 /// Number of buffers of the frame at `at`, by the virtio-net header in front of it.
 fn buffers_of(pair: &VnicPair, at: u32) -> Result<u16, QueueError> {
-    let mut header = [0; HEADER as usize];
-    pair.map().read(segment(pair, at - HEADER, HEADER), 0, &mut header).map_err(GuestError::from)?;
+    let header = header_at(pair, at - HEADER)?;
     Ok(u16::from_le_bytes([header[10], header[11]]))
 }
 

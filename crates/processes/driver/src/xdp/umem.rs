@@ -97,16 +97,13 @@ impl Umem {
         if rings.fill.publish() > 0 { rings.wake_to_receive(socket).map_err(failed) } else { Ok(()) }
     }
 
-    /// Number of received frames.
-    pub(super) fn received(&mut self) -> Result<u32, QueueError> {
-        Ok(self.rings()?.receive.pending()?)
-    }
-
-    /// Reads the entries of the next `count` [received](Self::received) frames, at most [`XDP_BATCH`]. They are read before any
+    /// Reads the entries of the next received frames, and whether there are more than [`XDP_BATCH`]. They are read before any
     /// frame is used: another CPU wrote them, and so the waits for its cache lines overlap.
-    pub(super) fn take_entries(&mut self, count: usize) -> Result<ArrayVec<Frame, XDP_BATCH>, QueueError> {
+    pub(super) fn take_entries(&mut self) -> Result<(ArrayVec<Frame, XDP_BATCH>, bool), QueueError> {
         let receive = &mut self.rings()?.receive;
-        Ok((0..count).map(|_| receive.take()).collect())
+        let waiting = receive.pending()? as usize;
+        let entries = (0..waiting.min(XDP_BATCH)).map(|_| receive.take()).collect();
+        Ok((entries, waiting > XDP_BATCH))
     }
 
     /// The frame of a received entry. For an invalid one it returns the length and the reason; the frame went back to the
