@@ -39,9 +39,9 @@ fn start() -> Result<ExitCode, Fault> {
             logging::set_relayed();
             lasthop_dataplane::run(&settings)?;
         }
-        Part::DriverProcess { hysteresis, sandbox } => {
+        Part::DriverProcess { polling, sandbox } => {
             logging::set_relayed();
-            lasthop_driver::run(hysteresis, sandbox)?;
+            lasthop_driver::run(polling, sandbox)?;
         }
         Part::ControllerProcess { sandbox } => {
             logging::set_relayed();

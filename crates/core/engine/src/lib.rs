@@ -234,6 +234,8 @@ pub struct EngineSettings {
     /// How long a thread keeps polling after its last packet at most, in microseconds; the time adapts to how often
     /// polling has found packets lately ([`lasthop_ring::AdaptivePoll`]).
     pub hysteresis_us: u32,
+    /// Whether threads keep polling beside others that compute on their CPU ([`lasthop_ring::CoreYield`]).
+    pub polls_on_any_cpu: bool,
     /// Which thread serves which worker.
     pub gathering: Gathering,
     /// Threads that copy large frames on idle CPUs, beside the workers: together `WORKERS_MAX` at most.
@@ -250,6 +252,7 @@ impl Default for EngineSettings {
             cpus: Vec::new(),
             workers: 1,
             hysteresis_us: HYSTERESIS_US_DEFAULT,
+            polls_on_any_cpu: false,
             gathering: Gathering::default(),
             helpers: HelperSettings::default(),
         }

@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use lasthop_module_api::PortId;
+use lasthop_ring::CoreReturn;
 use lasthop_sched::{
     CpuDistance, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
     Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
@@ -24,8 +25,6 @@ use crate::decision_trace::{
 use crate::movement_table::{Delivery, MovementTable};
 use crate::scheduler_view::{SchedulerView, own_cpu};
 
-/// Time in ns after which another thread must have taken an offered CPU.
-const TAKEN_NS: u64 = 10_000;
 /// Time in ns within which packets count as the result of a second signal, as in `ring/signal_retry.rs`.
 const ANSWER_NS: u64 = 400_000;
 
@@ -363,15 +362,10 @@ impl Scheduling {
         self.last.map(|(at, was_taken)| LastOffer { age_ns: now.saturating_sub(at), was_taken })
     }
 
-    /// Offers the CPU; returns whether another thread took it.
-    pub(crate) fn offer(&mut self, clock_ns: impl Fn() -> u64, offer: impl FnOnce()) -> bool {
-        let offered_ns = clock_ns();
-        offer();
-        let back_ns = clock_ns();
-        let is_taken = back_ns.saturating_sub(offered_ns) > TAKEN_NS;
-        (self.last, self.probed_ns) = (Some((back_ns, is_taken)), back_ns);
-        self.counters.offers_taken += u64::from(is_taken);
-        is_taken
+    /// Notes that the CPU was offered, and came back.
+    pub(crate) fn note_offer(&mut self, back: CoreReturn) {
+        (self.last, self.probed_ns) = (Some((back.at_ns, back.was_taken)), back.at_ns);
+        self.counters.offers_taken += u64::from(back.was_taken);
     }
 }
 
@@ -382,7 +376,6 @@ const WANTED: CpuState = CpuState { occupant: lasthop_sched::Occupant::Thread(0)
 mod tests {
     use super::*;
     use lasthop_sched::{Mode, Occupant};
-    use std::cell::Cell;
     use std::sync::Mutex;
 
     const PORT: PortId = PortId(3);
@@ -484,16 +477,16 @@ mod tests {
     #[test]
     fn an_offer_that_nothing_took_is_not_repeated_at_once() {
         let (mut scheduling, view) = seeing();
-        let clock_ns = Cell::new(100_000);
+        let (start_ns, back) = (100_000, CoreReturn { at_ns: 100_000, was_taken: false, is_scarce: false });
         *view.waiting.lock().unwrap() = 1;
-        assert_eq!(scheduling.occupies(clock_ns.get()), Occupancy::Offer);
-        assert!(!scheduling.offer(|| clock_ns.get(), || ()), "it came back at once");
-        assert_eq!(scheduling.occupies(clock_ns.get() + 19_999), Occupancy::Keep);
-        assert_eq!(scheduling.occupies(clock_ns.get() + 20_000), Occupancy::Offer);
-        assert!(scheduling.offer(|| clock_ns.get(), || clock_ns.set(clock_ns.get() + TAKEN_NS + 1)));
-        assert_eq!(scheduling.occupies(clock_ns.get()), Occupancy::Offer, "it is still waited for");
+        assert_eq!(scheduling.occupies(start_ns), Occupancy::Offer);
+        scheduling.note_offer(back);
+        assert_eq!(scheduling.occupies(start_ns + 19_999), Occupancy::Keep);
+        assert_eq!(scheduling.occupies(start_ns + 20_000), Occupancy::Offer);
+        scheduling.note_offer(CoreReturn { at_ns: start_ns + 40_000, was_taken: true, ..back });
+        assert_eq!(scheduling.occupies(start_ns + 40_000), Occupancy::Offer, "it is still waited for");
         *view.waiting.lock().unwrap() = 0;
-        assert_eq!(scheduling.occupies(clock_ns.get() + 20_000), Occupancy::Keep);
+        assert_eq!(scheduling.occupies(start_ns + 60_000), Occupancy::Keep);
         let counters = scheduling.counters;
         assert_eq!((counters.offers, counters.offers_taken, counters.offers_spared), (3, 1, 1));
     }

@@ -10,7 +10,7 @@ use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
-use lasthop_ring::{AdaptivePoll, DeviceRing, arm_and_recheck};
+use lasthop_ring::{AdaptivePoll, CoreReturn, DeviceRing, arm_and_recheck};
 use lasthop_vhost::ForeignFd;
 
 use crate::answers::FirstPackets;
@@ -191,9 +191,10 @@ impl Worker {
         self.take_events((sleep_ns < u64::MAX).then_some(sleep_ns));
     }
 
-    /// Counts that others wanted its thread's core.
-    pub(crate) fn count_crowd(&mut self) {
-        self.stats.crowded += 1;
+    /// Counts whether others took its thread's core, which was offered.
+    pub(crate) fn count_offer(&mut self, back: CoreReturn) {
+        self.stats.crowded += u64::from(back.was_taken);
+        self.stats.scarce += u64::from(back.is_scarce);
     }
 
     /// Counts a sleep of up to `sleep_ns`, or a poll if that is 0.

@@ -143,7 +143,7 @@ pub(crate) fn worker_threads(
         signal_retry: SignalRetry::default(),
         busy_since_ns: None,
         worked_ns: 0,
-        core_yield: CoreYield::default(),
+        core_yield: CoreYield::new(settings.polls_on_any_cpu),
         look_max_ns: u64::from(settings.hysteresis_us) * 1000,
         polls,
         debtor: None,
@@ -303,9 +303,12 @@ impl WorkerThread {
         }
     }
 
-    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, arms
-    /// all rings without packets.
+    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, or the
+    /// core is scarce, arms all rings without packets.
     fn arm_or_yield(&mut self, now: u64) {
+        if self.core_yield.is_scarce(now) {
+            return self.arm_idle_rings(now, 0);
+        }
         match self.idle_step(now) {
             IdleStep::Arm(look_ns) => self.arm_idle_rings(now, look_ns),
             IdleStep::Offer => {
@@ -362,24 +365,23 @@ impl WorkerThread {
 
     /// Offers the core; returns whether another thread took it.
     fn offer_core(&mut self) -> bool {
-        let Self { workers, started, .. } = self;
-        let first = workers.first_mut();
-        first.is_some_and(|worker| worker.scheduling.offer(|| now_ns(*started), std::thread::yield_now))
+        let Self { workers, started, core_yield, .. } = self;
+        let back = core_yield.offer(|| now_ns(*started), std::thread::yield_now);
+        if let Some(first) = workers.first_mut() {
+            first.scheduling.note_offer(back);
+            first.count_offer(back);
+        }
+        back.was_taken
     }
 
     /// Offers the core if the view says that it is wanted, or now and then without a view. Returns whether another
     /// thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        let is_wanted = match self.workers.first_mut().map(|worker| &mut worker.scheduling) {
-            Some(scheduling) if scheduling.yields() => {
-                scheduling.occupies(now) == Occupancy::Offer && self.offer_core()
-            }
-            _ => self.core_yield.is_wanted(now, || now_ns(self.started), std::thread::yield_now),
+        let is_due = match self.workers.first_mut().map(|worker| &mut worker.scheduling) {
+            Some(scheduling) if scheduling.yields() => scheduling.occupies(now) == Occupancy::Offer,
+            _ => self.core_yield.is_due(now),
         };
-        if is_wanted {
-            self.workers.first_mut().into_iter().for_each(Worker::count_crowd);
-        }
-        is_wanted
+        is_due && self.offer_core()
     }
 
     /// Sleeps, as no ring is active, unless another thread can wait for its rings.

@@ -56,6 +56,7 @@
 
 mod adaptive_poll;
 mod chain;
+mod core_yield;
 #[doc(hidden)]
 pub mod death;
 mod device;
@@ -69,8 +70,9 @@ mod slot_ring;
 #[cfg(test)]
 mod tests;
 
-pub use adaptive_poll::{AdaptivePoll, CoreYield};
+pub use adaptive_poll::AdaptivePoll;
 pub use chain::{BufferAccess, walk, walk_from};
+pub use core_yield::{CoreReturn, CoreYield};
 pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;

@@ -79,6 +79,7 @@ impl ChildRole {
             words.extend(["--offload".to_owned(), offload.to_string()]);
         }
         words.extend(["--hysteresis-us".to_owned(), settings.hysteresis.to_string()]);
+        words.extend(poll_cpus(settings));
         words.extend(["--sandbox".to_owned(), settings.sandbox.as_str().to_owned()]);
         Self::new("the switch process", words)
     }
@@ -87,7 +88,7 @@ impl ChildRole {
     pub fn driver(settings: &SwitchSettings) -> Self {
         let hysteresis = settings.hysteresis.to_string();
         let words = [DRIVER_ROLE, "--hysteresis-us", &hysteresis, "--sandbox", settings.sandbox.as_str()];
-        Self::new("the driver process", words.map(str::to_owned))
+        Self::new("the driver process", words.map(str::to_owned).into_iter().chain(poll_cpus(settings)))
     }
 
     /// The process that decides for switches of module flow.
@@ -100,6 +101,12 @@ impl ChildRole {
         let words = words.into_iter().chain(logging::options());
         Self { name, words: words.map(OsString::from).collect() }
     }
+}
+
+/// The words for CPUs on which threads busy-poll, if they are not the usual ones: older programs do not know them.
+fn poll_cpus(settings: &SwitchSettings) -> impl Iterator<Item = String> {
+    let words = settings.busy_poll_cpus.is_any().then_some(["--busy-poll-cpus", "any"]);
+    words.into_iter().flatten().map(str::to_owned)
 }
 
 /// A running process that gets `Out` and sends `In`.

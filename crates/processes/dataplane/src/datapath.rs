@@ -78,6 +78,7 @@ impl Datapath {
             cpus,
             workers: settings.workers.0,
             hysteresis_us: settings.hysteresis.0,
+            polls_on_any_cpu: settings.busy_poll_cpus.is_any(),
             helpers,
             ..EngineSettings::default()
         };
@@ -482,6 +483,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         sleeps: worker.sleeps,
         polls: worker.polls,
         crowded: worker.crowded,
+        scarce: worker.scarce,
         visits: worker.visits,
         batches: worker.batches,
         contended: worker.handoffs.contended,

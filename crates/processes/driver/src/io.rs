@@ -115,7 +115,7 @@ impl Io {
             started: Instant::now(),
             polled_ns: 0,
             worked_ns: 0,
-            core_yield: CoreYield::default(),
+            core_yield: CoreYield::new(settings.polls_on_any_cpu),
             is_stopping: false,
         })
     }
@@ -142,7 +142,7 @@ impl Io {
                 self.stats.polls += 1;
                 self.take_events(false);
                 if worked {
-                    self.leave_idle(now, self.adaptive_poll.ns());
+                    self.leave_idle(now, self.look_ns(now));
                 }
             }
             if !worked {
@@ -188,17 +188,26 @@ impl Io {
     /// Stops polling lanes that had no frames for the adaptive polling time. If another thread wants the core, stops
     /// for all lanes without frames.
     fn wind_down(&mut self, now: u64) {
-        self.leave_idle(now, self.adaptive_poll.ns());
+        self.leave_idle(now, self.look_ns(now));
         if self.lanes.iter().any(|(_, lane)| lane.is_active) && self.is_crowded(now) {
             self.leave_idle(now, 0);
         }
     }
 
+    /// How long to poll lanes without frames.
+    fn look_ns(&self, now: u64) -> u64 {
+        if self.core_yield.is_scarce(now) { 0 } else { self.adaptive_poll.ns() }
+    }
+
     /// Yields the core now and then. Returns whether another thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        let is_wanted = self.core_yield.is_wanted(now, || ns_since(self.started), std::thread::yield_now);
-        self.stats.crowded += u64::from(is_wanted);
-        is_wanted
+        if !self.core_yield.is_due(now) {
+            return false;
+        }
+        let back = self.core_yield.offer(|| ns_since(self.started), std::thread::yield_now);
+        self.stats.crowded += u64::from(back.was_taken);
+        self.stats.scarce += u64::from(back.is_scarce);
+        back.was_taken
     }
 
     fn leave_idle(&mut self, now: u64, look_ns: u64) {

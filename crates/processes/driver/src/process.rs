@@ -12,7 +12,7 @@ use crate::{DevicePortId, Driver, DriverError, DriverEvent, DriverSettings};
 use lasthop_device::DeviceFacts;
 use lasthop_foreign::ForeignFd;
 
-use lasthop_api::hysteresis::Hysteresis;
+use lasthop_api::polling::{Hysteresis, PollCpus};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::{Channel, take_channel};
 use lasthop_runtime::poller::{Interest, Poller};
@@ -24,14 +24,14 @@ const CHANNEL: u64 = 0;
 const EVENTS: u64 = 1;
 
 /// Runs until the supervisor is gone.
-pub fn run(hysteresis: Hysteresis, mode: sandbox::SandboxMode) -> Result<(), Fault> {
+pub fn run(polling: (Hysteresis, PollCpus), mode: sandbox::SandboxMode) -> Result<(), Fault> {
     // The supervisor handles signals to the process group.
     signals::ignore()?;
     descriptors::prepare_table();
     // Sets the name, since it was started as /proc/self/exe.
     let _ = rustix::thread::set_name(c"lasthop-driver");
     let mut channel = take_channel()?;
-    let driver = match begin(hysteresis, mode, &mut channel) {
+    let driver = match begin(polling, mode, &mut channel) {
         Ok(driver) => driver,
         Err(why) => {
             let _ = channel.send(&DriverReport::Failed { why }, None);
@@ -47,14 +47,15 @@ pub fn run(hysteresis: Hysteresis, mode: sandbox::SandboxMode) -> Result<(), Fau
 
 /// Enters the sandbox, then starts the threads, which inherit it.
 fn begin(
-    hysteresis: Hysteresis,
+    (hysteresis, cpus): (Hysteresis, PollCpus),
     mode: sandbox::SandboxMode,
     channel: &mut Channel<DriverReport, DriverOrder>,
 ) -> Result<Driver, String> {
     let kept = KeptFds { channel: channel.as_fd() };
     let layers = sandbox::enter(ProcessRole::Driver, mode, &kept, DriverReport::Forbidden);
     let _ = channel.send(&DriverReport::Sandbox(layers.map_err(|fault| fault.message)?), None);
-    let settings = DriverSettings { hysteresis_us: hysteresis.0, ..DriverSettings::default() };
+    let (hysteresis_us, polls_on_any_cpu) = (hysteresis.0, cpus.is_any());
+    let settings = DriverSettings { hysteresis_us, polls_on_any_cpu, ..DriverSettings::default() };
     Driver::start(&settings).map_err(words)
 }
 

@@ -26,11 +26,13 @@ pub struct DriverSettings {
     /// recent success ([`lasthop_ring::AdaptivePoll`]). It equals the switch's: most guests answer a delivered frame
     /// within it.
     pub hysteresis_us: u32,
+    /// Whether threads keep polling beside others that compute on their CPU ([`lasthop_ring::CoreYield`]).
+    pub polls_on_any_cpu: bool,
 }
 
 impl Default for DriverSettings {
     fn default() -> Self {
-        Self { threads: 1, hysteresis_us: 200 }
+        Self { threads: 1, hysteresis_us: 200, polls_on_any_cpu: false }
     }
 }
 
@@ -50,6 +52,9 @@ pub struct ThreadStats {
     /// Number of times that another thread took the core that it offered while polling in vain.
     #[serde(default)]
     pub crowded: u64,
+    /// Number of times that others had that core for so long that the thread did not poll for a while.
+    #[serde(default)]
+    pub scarce: u64,
     /// Number of visits to queues.
     pub visits: u64,
     /// Number of visits that moved frames.

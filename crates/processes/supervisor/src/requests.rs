@@ -283,6 +283,7 @@ impl Reports<'_> {
             upcalls: settings.upcalls,
             workers: Some(settings.workers),
             hysteresis_us: Some(settings.hysteresis),
+            busy_poll_cpus: Some(settings.busy_poll_cpus),
             sandbox: Some(settings.sandbox),
             control_group: self.control_group.clone(),
             datapath_devices: self.datapath_devices.clone(),

@@ -72,6 +72,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "workers",
     "cpus",
     "hysteresis-us",
+    "busy-poll-cpus",
     "upcalls",
     "sandbox",
     "control-group",

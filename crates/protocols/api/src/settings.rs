@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpus::CpuList;
 use crate::device_patterns::DevicePatterns;
-use crate::hysteresis::Hysteresis;
 use crate::modules::{FdbEntries, ModuleName};
 use crate::offload_bounds::OffloadBounds;
 use crate::pair_flows::PairFlows;
 use crate::placement::{PlacementBatches, PlacementMode};
+use crate::polling::{Hysteresis, PollCpus};
 use crate::sched::{SharesMode, ViewMode};
 use crate::switches::{ControllerKind, FailMode, SwitchSpec};
 use crate::upcalls::UpcallBounds;
@@ -56,6 +56,10 @@ pub struct Settings {
     #[arg(long, value_name = "N")]
     #[serde(default)]
     pub hysteresis_us: Option<Hysteresis>,
+    /// CPUs on which threads busy-poll: those that no other thread computes on (spare), or all (any) [default: spare]
+    #[arg(long, value_name = "spare|any")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub busy_poll_cpus: Option<PollCpus>,
     /// Sandbox of the switch, driver and controller process: as much as this kernel allows (auto), everything or no start
     /// (strict), none (off) [default: auto]
     #[arg(long, value_name = "auto|strict|off")]
@@ -163,6 +167,7 @@ impl Settings {
             upcalls: self.upcalls.or(other.upcalls),
             workers: self.workers.or(other.workers),
             hysteresis_us: self.hysteresis_us.or(other.hysteresis_us),
+            busy_poll_cpus: self.busy_poll_cpus.or(other.busy_poll_cpus),
             sandbox: self.sandbox.or(other.sandbox),
             control_group: self.control_group.or(other.control_group),
             datapath_devices: self.datapath_devices.or(other.datapath_devices),
@@ -199,6 +204,8 @@ pub struct SwitchSettings {
     pub workers: Workers,
     #[arg(long = "hysteresis-us", default_value_t)]
     pub hysteresis: Hysteresis,
+    #[arg(long, default_value = "spare")]
+    pub busy_poll_cpus: PollCpus,
     #[arg(long, default_value = "auto")]
     pub sandbox: sandbox::SandboxMode,
     #[arg(long, default_value = "auto")]
@@ -227,6 +234,7 @@ impl SwitchSettings {
             upcalls,
             workers,
             hysteresis_us,
+            busy_poll_cpus,
             sandbox,
             control_group: _,
             datapath_devices: _,
@@ -254,6 +262,7 @@ impl SwitchSettings {
             fail_mode,
             upcalls,
             hysteresis: hysteresis_us.unwrap_or_default(),
+            busy_poll_cpus: busy_poll_cpus.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
             huge_pages: huge_pages.unwrap_or_default(),
             helper_cpus,

@@ -65,11 +65,11 @@ use lasthop_api::acl::{self, ACL_RULES_MAX, AclRule};
 use lasthop_api::cpus::CpuList;
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::fdb::{STATIC_ENTRIES_MAX, StaticEntry};
-use lasthop_api::hysteresis::Hysteresis;
 use lasthop_api::modules::{FdbEntries, ModuleName};
 use lasthop_api::offload_bounds::OffloadBounds;
 use lasthop_api::pair_flows::PairFlows;
 use lasthop_api::placement::{PlacementBatches, PlacementMode};
+use lasthop_api::polling::{Hysteresis, PollCpus};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::{SharesMode, ViewMode};
 use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
@@ -156,6 +156,9 @@ struct File {
     workers: Option<Workers>,
     /// Longest time in microseconds for which a worker polls for packets before it sleeps.
     hysteresis_us: Option<Hysteresis>,
+    /// CPUs on which threads busy-poll: those that no other thread computes on, or all.
+    #[schemars(extend("default" = PollCpus::default()))]
+    busy_poll_cpus: Option<PollCpus>,
     /// The sandbox of the inner processes: all layers that this kernel supports, all layers or no start, or none.
     #[schemars(with = "String", extend("enum" = SandboxMode::ALL.map(SandboxMode::as_str), "default" = SandboxMode::default()))]
     sandbox: Option<SandboxMode>,
@@ -262,6 +265,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         upcalls: file.upcalls,
         workers: file.workers,
         hysteresis_us: file.hysteresis_us,
+        busy_poll_cpus: file.busy_poll_cpus,
         sandbox: file.sandbox,
         control_group: file.control_group,
         datapath_devices: file.datapath_devices,

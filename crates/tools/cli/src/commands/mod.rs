@@ -28,7 +28,7 @@ use lasthop_module_api::{Mac, Vid};
 
 use crate::show::Sort;
 use lasthop_api::fdb::{StaticEntry, unicast};
-use lasthop_api::hysteresis::Hysteresis;
+use lasthop_api::polling::{Hysteresis, PollCpus};
 use lasthop_api::port::{Name, PortSpec, VnicForm};
 use lasthop_api::sched::{PolicyChange, QueuePlace};
 use lasthop_api::settings::{Settings, SwitchSettings};
@@ -200,6 +200,8 @@ enum Command {
     DriverProcess {
         #[arg(long = "hysteresis-us", default_value_t)]
         hysteresis: Hysteresis,
+        #[arg(long, default_value = "spare")]
+        busy_poll_cpus: PollCpus,
         #[arg(long, default_value = "auto")]
         sandbox: sandbox::SandboxMode,
         #[command(flatten)]
@@ -381,8 +383,8 @@ pub enum Part {
     SwitchProcess(SwitchSettings),
     /// The process that serves device ports.
     DriverProcess {
-        /// How long a thread polls for further frames before it sleeps.
-        hysteresis: Hysteresis,
+        /// How long a thread polls for further frames before it sleeps, and on which CPUs.
+        polling: (Hysteresis, PollCpus),
         /// How strict its sandbox is.
         sandbox: sandbox::SandboxMode,
     },
@@ -413,9 +415,9 @@ pub fn parse() -> Part {
             log.set();
             Part::SwitchProcess(settings)
         }
-        Command::DriverProcess { hysteresis, sandbox, log } => {
+        Command::DriverProcess { hysteresis, busy_poll_cpus, sandbox, log } => {
             log.set();
-            Part::DriverProcess { hysteresis, sandbox }
+            Part::DriverProcess { polling: (hysteresis, busy_poll_cpus), sandbox }
         }
         Command::ControllerProcess { sandbox, log } => {
             log.set();

@@ -54,8 +54,8 @@ fn age_line(worker: &WorkerReport) -> String {
 /// The load of workers between two reads, in percent of a CPU, and their counts since they started.
 pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
     let headings = [
-        "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">VISITS", ">BATCHES", ">CONT", ">LEFT",
-        ">LEASED", ">RETURN", ">WAKES",
+        "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">SCARCE", ">VISITS", ">BATCHES", ">CONT",
+        ">LEFT", ">LEASED", ">RETURN", ">WAKES",
     ];
     let mut table = Table::new(&headings);
     for worker in &stats.workers {
@@ -64,6 +64,7 @@ pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
             worker.sleeps,
             worker.polls,
             worker.crowded,
+            worker.scarce,
             worker.visits,
             worker.batches,
             worker.contended,
@@ -208,6 +209,7 @@ mod tests {
             index,
             sleeps: 4,
             crowded: 7,
+            scarce: 2,
             contended: 12,
             wakes: 3,
             ..WorkerReport::default()
@@ -218,7 +220,7 @@ mod tests {
         };
         let text = workers(&look(1000, 7_000_000), &look(1500, 207_000_000));
         let row: Vec<&str> = text.lines().nth(2).unwrap_or_default().split_whitespace().collect();
-        assert_eq!(row, ["1", "40%", "0", "4", "0", "7", "0", "0", "12", "0", "0", "0", "3"]);
+        assert_eq!(row, ["1", "40%", "0", "4", "0", "7", "2", "0", "0", "12", "0", "0", "0", "3"]);
         assert_eq!(text.lines().count(), 3);
     }
 

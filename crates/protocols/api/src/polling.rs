@@ -1,4 +1,4 @@
-//! How long threads that move packets poll before they sleep.
+//! How long threads that move packets poll before they sleep, and on which CPUs.
 
 use std::str::FromStr;
 
@@ -55,6 +55,38 @@ impl std::fmt::Display for Hysteresis {
     }
 }
 
+/// CPUs on which threads that move packets busy-poll.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum PollCpus {
+    /// Those that no other thread computes on.
+    #[default]
+    Spare,
+    /// All.
+    Any,
+}
+
+impl PollCpus {
+    /// Whether threads poll beside others that compute.
+    #[must_use]
+    pub fn is_any(self) -> bool {
+        self == Self::Any
+    }
+}
+
+impl FromStr for PollCpus {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "spare" => Ok(Self::Spare),
+            "any" => Ok(Self::Any),
+            _ => Err(Fault::params(format!("busy-poll-cpus must be \"spare\" or \"any\", not \"{text}\""))),
+        }
+    }
+}
+
 fn out_of_range() -> Fault {
     Fault::params(format!(
         "hysteresis-us must be a whole number of microseconds from 0 to {HYSTERESIS_US_MAX} (default: {HYSTERESIS_US_DEFAULT})"
@@ -64,6 +96,14 @@ fn out_of_range() -> Fault {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cpus_are_spare_ones_or_any() {
+        assert_eq!("spare".parse(), Ok(PollCpus::default()));
+        assert!("any".parse::<PollCpus>().is_ok_and(PollCpus::is_any));
+        let fault = "all".parse::<PollCpus>().expect_err("another word");
+        assert_eq!(fault.message, "busy-poll-cpus must be \"spare\" or \"any\", not \"all\"");
+    }
 
     #[test]
     fn numbers_in_range_only() {
