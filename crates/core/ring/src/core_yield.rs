@@ -24,6 +24,10 @@ const SCARCE_TIMES_MAX: u64 = 512;
 /// The longest time for which a core is scarce after one yield. So polling begins again that soon on a core that is free.
 const SCARCE_NS_MAX: u64 = 2_000_000_000;
 
+/// The longest poll on a core that is scarce: guests that poll post their next packets within it. It is short beside the
+/// slices of others, so the thread still uses less than its share.
+const SCARCE_LOOK_NS: u64 = 10_000;
+
 /// Makes a thread that polls without work yield its core regularly, and detects whether other threads took it.
 ///
 /// Time is in ns, of any monotonic clock.
@@ -63,11 +67,18 @@ impl CoreYield {
         now_ns.saturating_sub(self.back_ns) >= BLIND_NS
     }
 
-    /// Whether the thread should sleep as soon as it finds no work.
+    /// Whether the core is scarce: the thread should poll for at most [`Self::scarce_look_ns`], and not yield.
     #[inline]
     #[must_use]
     pub fn is_scarce(&self, now_ns: u64) -> bool {
         now_ns < self.scarce_until_ns
+    }
+
+    /// How long to poll on a scarce core, where that would be `look_ns` otherwise; in ns.
+    #[inline]
+    #[must_use]
+    pub fn scarce_look_ns(look_ns: u64) -> u64 {
+        look_ns.min(SCARCE_LOOK_NS)
     }
 
     /// Yields the core by `offer`.
