@@ -68,7 +68,7 @@ pub struct WorkerStats {
     /// Number of times that its thread, polling in vain, offered its core and did not get it back at once, and so went
     /// to sleep. Counted for the first of the thread's workers.
     pub crowded: u64,
-    /// Number of times that others had that core for so long that its thread did not poll for a while
+    /// Number of times that others had that core for so long that its thread polled little for a while
     /// ([`lasthop_ring::CoreYield`]). Counted for the first of the thread's workers.
     pub scarce: u64,
     /// Decisions by the state of the host's scheduler. Counted for the first of a thread's workers.

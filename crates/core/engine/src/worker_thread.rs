@@ -303,8 +303,8 @@ impl WorkerThread {
         }
     }
 
-    /// Arms rings that had no packets for the adaptive polling time. If another thread wants the core meanwhile, or the
-    /// core is scarce, arms all rings without packets.
+    /// Arms rings that had no packets for the adaptive polling time, or for a moment on a scarce core. If another thread
+    /// wants the core meanwhile, arms all rings without packets.
     fn arm_or_yield(&mut self, now: u64) {
         if self.core_yield.is_scarce(now) {
             return self.arm_idle_rings(now, CoreYield::scarce_look_ns(self.adaptive_poll.ns()));

@@ -276,7 +276,7 @@ impl Drop for Hog {
 }
 
 #[test]
-fn a_thread_stops_polling_beside_one_that_computes_unless_it_may_poll_on_any_cpu() {
+fn a_thread_polls_little_beside_one_that_computes_unless_it_may_poll_on_any_cpu() {
     let allowed = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("a CPU");
     let _hogs = [Hog::on(cpu), Hog::on(cpu)];

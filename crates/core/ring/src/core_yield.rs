@@ -1,9 +1,9 @@
-//! Sharing a core with other threads: a thread that busy-polls offers its core now and then, and stops polling on one that
+//! Sharing a core with other threads: a thread that busy-polls offers its core now and then, and polls little on one that
 //! others compute on.
 //!
 //! A thread that yields its core to one that computes gets it back at the end of that one's slice, some milliseconds later,
 //! and packets wait as long. A thread that sleeps is woken by the next packet, and runs at once, since it has used less than
-//! its share. So a core is **scarce** for a while after such a yield, and its thread sleeps instead of polling there:
+//! its share. So a core is **scarce** for a while after such a yield: its thread polls there for a moment only, then sleeps.
 //!
 //! ```text
 //!   offer ── away 3 ms ──> back ── scarce for 48 ms ──> poll, offer ── away again ──> scarce for 96 ms, then for twice as long
@@ -28,7 +28,8 @@ const SCARCE_NS_MAX: u64 = 2_000_000_000;
 /// slices of others, so the thread still uses less than its share.
 const SCARCE_LOOK_NS: u64 = 10_000;
 
-/// Makes a thread that polls without work yield its core regularly, and detects whether other threads took it.
+/// Makes a thread that polls without work yield its core regularly, and detects whether other threads took it, and for how
+/// long.
 ///
 /// Time is in ns, of any monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]

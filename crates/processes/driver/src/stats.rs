@@ -52,7 +52,7 @@ pub struct ThreadStats {
     /// Number of times that another thread took the core that it offered while polling in vain.
     #[serde(default)]
     pub crowded: u64,
-    /// Number of times that others had that core for so long that the thread did not poll for a while.
+    /// Number of times that others had that core for so long that the thread polled little for a while.
     #[serde(default)]
     pub scarce: u64,
     /// Number of visits to queues.

@@ -190,7 +190,7 @@ pub struct WorkerReport {
     /// Number of times that its thread went to sleep because others wanted its core.
     #[serde(default)]
     pub crowded: u64,
-    /// Number of times that others had that core for so long that its thread did not poll for a while.
+    /// Number of times that others had that core for so long that its thread polled little for a while.
     #[serde(default)]
     pub scarce: u64,
     /// Visits to rings.
