@@ -72,6 +72,7 @@ fn counters_are_written_for_prometheus() {
     }
     assert!(of("counting_since_timestamp_seconds", "one") > 1.7e9);
     assert!(samples["lasthop_worker_cpu_seconds_total{worker=\"0\"}"] > 0.0);
+    assert!(samples.contains_key("lasthop_worker_scarce_total{worker=\"0\"}"));
     assert_eq!(switch.ask(&["stats", "--prometheus", "--watch"]).code, Some(2));
     let busy = switch.ask(&["stats", "--workers"]).ok();
     assert!(busy.lines().nth(1).is_some_and(|line| line.contains('%')), "{busy}");

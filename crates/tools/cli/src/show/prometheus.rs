@@ -102,6 +102,14 @@ const WORKERS: &[OfWorker] = &[
         worker.visits
     }),
     (("lasthop_worker_batches_total", COUNTER, "Visits that found packets."), |worker| worker.batches),
+    (
+        (
+            "lasthop_worker_scarce_total",
+            COUNTER,
+            "Times that others had the CPU of the worker's thread for so long that it polled little for a while.",
+        ),
+        |worker| worker.scarce,
+    ),
 ];
 
 /// All counters, by family.
