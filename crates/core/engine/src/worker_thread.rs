@@ -307,7 +307,7 @@ impl WorkerThread {
     /// wants the core meanwhile, arms all rings without packets.
     fn arm_or_yield(&mut self, now: u64) {
         if self.core_yield.is_scarce(now) {
-            return self.arm_idle_rings(now, CoreYield::scarce_look_ns(self.adaptive_poll.ns()));
+            return self.arm_idle_rings(now, self.core_yield.look_ns(now, self.adaptive_poll.ns()));
         }
         match self.idle_step(now) {
             IdleStep::Arm(look_ns) => self.arm_idle_rings(now, look_ns),

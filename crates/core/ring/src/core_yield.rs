@@ -65,21 +65,21 @@ impl CoreYield {
     #[inline]
     #[must_use]
     pub fn is_due(&self, now_ns: u64) -> bool {
-        now_ns.saturating_sub(self.back_ns) >= BLIND_NS
+        !self.is_scarce(now_ns) && now_ns.saturating_sub(self.back_ns) >= BLIND_NS
     }
 
-    /// Whether the core is scarce: the thread should poll for at most [`Self::scarce_look_ns`], and not yield.
+    /// Whether the core is scarce: the thread should poll for a moment at most, and not yield.
     #[inline]
     #[must_use]
     pub fn is_scarce(&self, now_ns: u64) -> bool {
         now_ns < self.scarce_until_ns
     }
 
-    /// How long to poll on a scarce core, where that would be `look_ns` otherwise; in ns.
+    /// How long to poll at `now_ns`, where that would be `look_ns` on a core that is not scarce; in ns.
     #[inline]
     #[must_use]
-    pub fn scarce_look_ns(look_ns: u64) -> u64 {
-        look_ns.min(SCARCE_LOOK_NS)
+    pub fn look_ns(&self, now_ns: u64, look_ns: u64) -> u64 {
+        if self.is_scarce(now_ns) { look_ns.min(SCARCE_LOOK_NS) } else { look_ns }
     }
 
     /// Yields the core by `offer`.
@@ -164,6 +164,9 @@ mod tests {
         while now_ns < start_ns + whole_ns {
             let back = ask(core_yield, now_ns + BLIND_NS, slice_ns).expect("due");
             assert!(back.is_scarce && core_yield.is_scarce(back.at_ns));
+            assert_eq!(core_yield.look_ns(back.at_ns, 200_000), SCARCE_LOOK_NS);
+            assert_eq!(core_yield.look_ns(back.at_ns, 1), 1);
+            assert_eq!(ask(core_yield, back.at_ns + BLIND_NS, slice_ns), None, "no yield meanwhile");
             lost_ns += slice_ns;
             last_ns = core_yield.scarce_until_ns - back.at_ns;
             assert!(!core_yield.is_scarce(back.at_ns + last_ns));

@@ -196,13 +196,12 @@ impl Io {
 
     /// How long to poll lanes without frames.
     fn look_ns(&self, now: u64) -> u64 {
-        let look_ns = self.adaptive_poll.ns();
-        if self.core_yield.is_scarce(now) { CoreYield::scarce_look_ns(look_ns) } else { look_ns }
+        self.core_yield.look_ns(now, self.adaptive_poll.ns())
     }
 
     /// Yields the core now and then. Returns whether another thread took it.
     fn is_crowded(&mut self, now: u64) -> bool {
-        if self.core_yield.is_scarce(now) || !self.core_yield.is_due(now) {
+        if !self.core_yield.is_due(now) {
             return false;
         }
         let back = self.core_yield.offer(|| ns_since(self.started), std::thread::yield_now);
