@@ -65,8 +65,8 @@ pub struct WorkerStats {
     pub sleeps: u64,
     /// Number of times that it polled for events without sleeping.
     pub polls: u64,
-    /// Number of times that its thread, polling in vain, offered its core and did not get it back at once, and so went
-    /// to sleep. Counted for the first of the thread's workers.
+    /// Number of times that its thread, polling in vain, offered its core and did not get it back at once. Counted for
+    /// the first of the thread's workers.
     pub crowded: u64,
     /// Number of times that others had that core for so long that its thread polled little for a while
     /// ([`lasthop_ring::CoreYield`]). Counted for the first of the thread's workers.

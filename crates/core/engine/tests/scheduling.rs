@@ -5,8 +5,7 @@ mod support;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lasthop_engine::{EngineSettings, Gathering, PolicyCounters, SchedulerView, TRACE_ENTRIES_MAX};
@@ -14,8 +13,8 @@ use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_module_api::PortId;
 use lasthop_sched::{Activity, CpuState, GuestVcpus, GuestView, Mode, Modes, Occupant, Policy, ThreadState};
 use lasthop_vhost::features as virtio;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use support::{TestSwitch, TestWorkers, config, eventually, frame, named, receive, send};
+use rustix::thread::{CpuSet, sched_getaffinity};
+use support::{Hog, TestSwitch, TestWorkers, config, eventually, frame, named, receive, send};
 
 /// Frames of each direction for each schedule.
 const FRAMES: u32 = 300;
@@ -246,40 +245,11 @@ fn after_a_sleep_the_ring_is_polled_from_which_the_last_answer_came() {
     }
 }
 
-/// A thread that computes on one CPU until it is dropped.
-struct Hog {
-    is_over: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Hog {
-    fn on(cpu: usize) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let end = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || {
-            let mut cpus = CpuSet::new();
-            cpus.set(cpu);
-            sched_setaffinity(None, &cpus).unwrap();
-            while !end.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
-            }
-        });
-        Self { is_over, thread: Some(thread) }
-    }
-}
-
-impl Drop for Hog {
-    fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        self.thread.take().map(JoinHandle::join);
-    }
-}
-
 #[test]
 fn a_thread_polls_little_beside_one_that_computes_unless_it_may_poll_on_any_cpu() {
     let allowed = sched_getaffinity(None).unwrap();
     let cpu = (0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).expect("a CPU");
-    let _hogs = [Hog::on(cpu), Hog::on(cpu)];
+    let _hogs = [Hog::on(Some(cpu)), Hog::on(Some(cpu))];
     for polls_on_any_cpu in [false, true] {
         // It polls for long where it may, so that it offers its core.
         let settings = EngineSettings {

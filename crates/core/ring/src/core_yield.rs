@@ -23,7 +23,6 @@ const SCARCE_TIMES_MIN: u64 = 16;
 const SCARCE_TIMES_MAX: u64 = 512;
 /// The longest time for which a core is scarce after one yield. So polling begins again that soon on a core that is free.
 const SCARCE_NS_MAX: u64 = 2_000_000_000;
-
 /// The longest poll on a core that is scarce: guests that poll post their next packets within it. It is short beside the
 /// slices of others, so the thread still uses less than its share.
 const SCARCE_LOOK_NS: u64 = 10_000;

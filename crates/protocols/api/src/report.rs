@@ -187,7 +187,7 @@ pub struct WorkerReport {
     pub sleeps: u64,
     /// Number of times that it polled for events without sleeping.
     pub polls: u64,
-    /// Number of times that its thread went to sleep because others wanted its core.
+    /// Number of times that its thread, polling in vain, offered its core and others took it.
     #[serde(default)]
     pub crowded: u64,
     /// Number of times that others had that core for so long that its thread polled little for a while.

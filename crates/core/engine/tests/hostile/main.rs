@@ -15,7 +15,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use lasthop_engine::{PortState, PortStats};
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_module_api::PortId;
-use support::{PATIENCE, TestSwitch, config, eventually, frame, receive, send};
+use support::{Hog, PATIENCE, TestSwitch, config, eventually, frame, receive, send};
 
 /// One worker, so that an attack that blocks it would block all guests.
 const WORKERS: usize = 1;

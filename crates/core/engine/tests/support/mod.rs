@@ -3,6 +3,7 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use lasthop_sched::{
 use lasthop_vhost::Session;
 use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 /// Long enough for the slowest machine; nothing is asserted about time.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -204,5 +206,37 @@ pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     while !holds() {
         assert!(Instant::now() < until, "never: {what}");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A thread that computes until it is dropped.
+pub struct Hog {
+    is_over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Hog {
+    /// On this CPU only, or on any.
+    pub fn on(cpu: Option<usize>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&is_over);
+        let thread = std::thread::spawn(move || {
+            if let Some(cpu) = cpu {
+                let mut cpus = CpuSet::new();
+                cpus.set(cpu);
+                sched_setaffinity(None, &cpus).unwrap();
+            }
+            while !end.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        Self { is_over, thread: Some(thread) }
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Relaxed);
+        self.thread.take().map(JoinHandle::join);
     }
 }
