@@ -107,6 +107,10 @@ impl<D: Device> Protocol<D> {
         (self.protocol_features, self.status) = (session.protocol_features, session.status);
         self.shared.features = session.features;
         self.device.set_features(session.features & !PROTOCOL_FEATURES);
+        if session.protocol_features & self.offer.private != 0 {
+            // They change the packets' format, and the rings continue in it.
+            self.device.set_protocol_features(session.protocol_features);
+        }
         if let Some(mtu) = session.mtu {
             self.mtu = Some(mtu);
             self.device.set_mtu(mtu);

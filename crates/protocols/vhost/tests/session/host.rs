@@ -45,6 +45,8 @@ pub(crate) enum Call {
     Enabled(u16, bool),
     Signal(u16, bool),
     Mtu(u16),
+    /// Private ones: the session tells of no others.
+    ProtocolFeatures(u64),
 }
 
 #[derive(Default)]
@@ -91,6 +93,10 @@ impl Device for Recorder {
 
     fn set_features(&mut self, features: u64) {
         self.notes().calls.push(Call::Features(features));
+    }
+
+    fn set_protocol_features(&mut self, features: u64) {
+        self.notes().calls.push(Call::ProtocolFeatures(features));
     }
 
     fn set_memory(&mut self, map: Arc<MemoryMap>) {

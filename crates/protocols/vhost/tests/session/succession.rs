@@ -24,7 +24,11 @@ struct SupervisorSide {
 impl SupervisorSide {
     /// A front end whose session is kept.
     fn host() -> (Host, Self) {
-        let mut host = Host::plain();
+        Self::host_of(Recorder::new(OFFERED, 1))
+    }
+
+    fn host_of(device: Recorder) -> (Host, Self) {
+        let mut host = Host::new(device);
         let (front, back) = std::os::unix::net::UnixStream::pair().unwrap();
         front.set_nonblocking(true).unwrap();
         let memory = SessionMemory::create(RINGS).unwrap();
@@ -81,6 +85,24 @@ fn a_successor_has_all_that_was_said_and_says_nothing() {
     assert!(host.reply().is_none(), "the front end was told nothing");
     assert_eq!(host.base_of(1), 0, "and is answered when it asks");
     assert!(host.session().update().is_some(), "which the next successor needs");
+}
+
+/// Tunnel ports' packets have longer headers by them.
+#[test]
+fn a_successor_s_device_knows_private_protocol_features_before_its_rings_run() {
+    let private = 1 << 62;
+    let mut device = Recorder::new(OFFERED, 1);
+    device.offer.private = private;
+    let (mut host, mut supervisor) = SupervisorSide::host_of(device);
+    host.tell_u64(request::SET_FEATURES, OFFERED);
+    host.tell_u64(request::SET_PROTOCOL_FEATURES, private | 1 << 3);
+    assert!(host.device.calls().contains(&Call::ProtocolFeatures(private | 1 << 3)));
+    host.run_pair();
+    supervisor.hear(&mut host);
+    let calls = supervisor.succeed(&mut host).unwrap().calls();
+    let at = |call: Call| calls.iter().position(|other| *other == call);
+    let told = at(Call::ProtocolFeatures(private | 1 << 3));
+    assert!(told.is_some() && told < at(started(0, 0, true)), "{calls:?}");
 }
 
 #[test]
