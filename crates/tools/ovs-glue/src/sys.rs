@@ -304,16 +304,19 @@ pub(crate) unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: 
         // SAFETY: the caller's arguments.
         return unsafe { real::recvmsg(fd, message, flags) };
     };
-    // SAFETY: as in libc, there is a header at `message`. Lengths that were written are undone before another attempt.
+    // SAFETY: as in libc, there is a header at `message`. A length that was written is undone before another attempt.
     let before = unsafe { message.read() };
     let may_wait = flags & libc::MSG_DONTWAIT == 0;
     returned(socket.receive(may_wait, || {
-        // SAFETY: the caller's arguments.
+        // SAFETY: the caller's arguments, but for the control data.
         unsafe {
-            (*message).msg_controllen = before.msg_controllen;
+            // A netlink socket has no descriptors to give; with room for them OVS would collect those that are sent here.
+            (*message).msg_control = std::ptr::null_mut();
+            (*message).msg_controllen = 0;
             (*message).msg_namelen = before.msg_namelen;
-            let len = length(real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT))?;
-            Ok(datagram(fd, len, &*message))
+            let received = length(real::recvmsg(fd, message, flags | libc::MSG_DONTWAIT));
+            (*message).msg_control = before.msg_control;
+            Ok(datagram(fd, received?, &*message))
         }
     }))
 }
