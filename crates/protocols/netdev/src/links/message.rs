@@ -124,6 +124,8 @@ pub(super) fn read(mut bytes: &[u8]) -> impl Iterator<Item = LinkMessage> {
 
 fn news(kind: u16, number: u32, payload: &[u8]) -> Option<LinkMessage> {
     match kind {
+        // A bridge also reports its ports, under its own family: one that left it is not gone.
+        RTM_NEWLINK | RTM_DELLINK if payload.first() != Some(&AF_UNSPEC) => None,
         RTM_NEWLINK => device(payload).map(LinkMessage::Device),
         RTM_DELLINK => Some(LinkMessage::Gone(word(payload, 4)?)),
         RTM_NEWQDISC => limited(payload, true).map(LinkMessage::Limited),
@@ -138,10 +140,6 @@ fn news(kind: u16, number: u32, payload: &[u8]) -> Option<LinkMessage> {
 }
 
 fn device(payload: &[u8]) -> Option<LinkDevice> {
-    // A bridge also reports its ports, under its own family.
-    if payload.first() != Some(&AF_UNSPEC) {
-        return None;
-    }
     let (index, flags) = (word(payload, 4)?, word(payload, 8)?);
     let attributes = payload.get(LINK_BYTES..)?;
     let name = find(attributes, IFLA_IFNAME)?.split(|byte| *byte == 0).next()?;
@@ -222,12 +220,20 @@ mod tests {
         finish(kind, 0, 7, &payload)
     }
 
+    /// As a bridge tells of its port.
+    fn of_bridge(mut message: Vec<u8>) -> Vec<u8> {
+        message[HEAD_BYTES] = 7; // AF_BRIDGE
+        message
+    }
+
     #[test]
     fn devices_are_told_with_their_link_and_mtu() {
         let bytes = [
             told(RTM_NEWLINK, 3, IFF_UP | IFF_LOWER_UP, "eth1"),
             told(RTM_NEWLINK, 4, IFF_LOWER_UP, "eth2"),
             finish(99, 0, 0, &[1, 2, 3]),
+            of_bridge(told(RTM_NEWLINK, 3, IFF_UP, "eth1")),
+            of_bridge(told(RTM_DELLINK, 4, IFF_UP, "eth2")),
             told(RTM_DELLINK, 3, 0, "eth1"),
             finish(NLMSG_ERROR, 0, 8, &(-19_i32).to_ne_bytes()),
             finish(NLMSG_ERROR, 0, 9, &[0; 4]),
