@@ -31,16 +31,16 @@ impl Server {
 
     /// The requested port id if it is free, else any. 0 and all ones have other meanings.
     fn port_id_for(&mut self, wanted: u32) -> u32 {
-        let is_free = |id: u32, ids: &std::collections::BTreeMap<u32, PeerId>| {
-            id != 0 && id != u32::MAX && !ids.contains_key(&id)
-        };
-        if is_free(wanted, &self.port_ids) {
+        if is_possible(wanted) && !self.port_ids.contains_key(&wanted) {
             return wanted;
         }
+        // A handler that is about to come back asks for its own: misses would go to the client that has it.
+        let kept = self.state.upcall_port_ids();
         loop {
             self.last_port_id = self.last_port_id.wrapping_add(1).max(PORT_ID_FIRST);
-            if is_free(self.last_port_id, &self.port_ids) {
-                return self.last_port_id;
+            let id = self.last_port_id;
+            if is_possible(id) && !self.port_ids.contains_key(&id) && !kept.contains(&id) {
+                return id;
             }
         }
     }
@@ -70,6 +70,10 @@ impl Server {
         let is_of_ports = group == Family::Vport.group();
         is_of_ports.then(|| self.port_news.since_start().map(<[_]>::to_vec)).flatten()
     }
+}
+
+fn is_possible(port_id: u32) -> bool {
+    port_id != 0 && port_id != u32::MAX
 }
 
 /// Changes a client's settings; returns an error number, or 0.

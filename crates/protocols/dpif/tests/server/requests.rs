@@ -418,6 +418,23 @@ fn ports_are_restored_except_those_without_a_device() {
     assert_eq!(names, ["ovs-system", "vm2"]);
 }
 
+/// The handler comes back with its id; clients that come before it get others.
+#[test]
+fn port_ids_that_get_misses_are_kept_for_their_owners() {
+    let mut before = Wire::new();
+    let handlers: Vec<_> = (0..3).map(|_| before.client()).collect();
+    let port_ids: Vec<u32> = handlers.iter().map(|id| before.port_id(*id)).collect();
+    before.ask(handlers[0], new_datapath("ovs-system", 0));
+    before.ask(handlers[0], new_port("vm1", None, port_ids.clone()));
+    let mut after = Wire::new();
+    after.server.restore(before.server.records().clone(), &mut after.datapath);
+    for _ in 0..4 {
+        let stranger = after.client();
+        let given = after.port_id(stranger);
+        assert!(!port_ids.contains(&given), "{given} is one of {port_ids:?}");
+    }
+}
+
 #[test]
 fn a_packet_that_cannot_be_read_is_told_of_by_its_hash() {
     /// `OVS_PACKET_CMD_EXECUTE`, `OVS_PACKET_ATTR_ACTIONS`.
