@@ -10,7 +10,8 @@ from realguests import ROOT, Process, Skip, binary, check, need
 # The same as systemd and packages do at the start of a service: there is no systemd here. Of Open vSwitch the unit has a drop-in.
 SYSTEMCTL = r"""#!/bin/sh
 case $* in
-"restart openvswitch-switch")
+"stop openvswitch-switch") ovs-appctl exit && while [ -e /run/openvswitch/ovs-vswitchd.pid ]; do sleep 0.1; done ;;
+"start openvswitch-switch"|"restart openvswitch-switch")
     mkdir -p /run/openvswitch /var/log/openvswitch
     if [ ! -e /run/openvswitch/db.sock ]; then
         ovsdb-tool create /run/openvswitch/conf.db /usr/share/openvswitch/vswitch.ovsschema
@@ -19,7 +20,7 @@ case $* in
     fi
     [ ! -e /run/openvswitch/ovs-vswitchd.pid ] || ovs-appctl exit
     unit=/etc/systemd/system/ovs-vswitchd.service.d/lasthop.conf
-    [ ! -e $unit ] || eval "$(sed -n ':a;/\\$/{N;s/\\\n//;ba};s/^ExecStart=\(..*\)/\1/p' $unit)"
+    [ ! -e $unit ] || eval "$(sed -n ':a;/\\$/{N;s/\\\n//;ba};s/^ExecStartPre=-\(.*\)/\1 || true/p;s/^ExecStart=\(..*\)/\1/p' $unit)"
     ;;
 "restart lasthop")
     lasthop run --config lasthop.toml &

@@ -19,6 +19,12 @@ const DROP_IN: &str = "ovs-vswitchd.service.d/lasthop.conf";
 const RELAY: &str = "lasthop-ovs-relay.service";
 const DATABASE: &str = "/run/openvswitch/db.sock";
 const RELAYED: &str = "/run/openvswitch/lasthop-relay.sock";
+/// The commands after which the kernel's datapath can have the names of devices and the devices that ours had: a
+/// datapath stays when the daemon ends.
+const BACK: &str = "systemctl stop openvswitch-switch; lasthop ovs exec ovs-dpctl del-dp ovs-system; systemctl start openvswitch-switch";
+/// The device of the kernel's datapath, or our tap for it, which has this file.
+const KERNEL_DATAPATH: &str = "/sys/class/net/ovs-system";
+const OF_TAP: &str = "tun_flags";
 /// Exists if systemd runs the system.
 const SYSTEMD: &str = "/run/systemd/system";
 
@@ -135,12 +141,16 @@ impl UnitChange {
             (true, _) => format!(
                 "wrote {path}\nOpen vSwitch uses the switch after: systemctl restart openvswitch-switch"
             ),
-            (false, true) => format!(
-                "removed {path}\nOpen vSwitch uses the kernel again after: systemctl restart openvswitch-switch"
-            ),
+            (false, true) => format!("removed {path}\nOpen vSwitch uses the kernel again after: {BACK}"),
             (false, false) => format!("{path} was not there"),
         }
     }
+}
+
+/// Whether the kernel's datapath still has its devices, as after a daemon that used it.
+pub(crate) fn has_kernel_datapath() -> bool {
+    let device = Path::new(KERNEL_DATAPATH);
+    device.exists() && !device.join(OF_TAP).exists()
 }
 
 /// The daemon is started without `ovs-ctl`, which refuses to start it on kernels without the datapath's module.
@@ -157,6 +167,8 @@ After={services}
 
 [Service]
 PIDFile=/run/openvswitch/ovs-vswitchd.pid
+# Datapaths stay when the daemon ends; that of the kernel would keep its ports.
+ExecStartPre=-/bin/sh -c 'if [ -e {KERNEL_DATAPATH} ] && [ ! -e {KERNEL_DATAPATH}/{OF_TAP} ]; then exec ovs-dpctl --timeout=10 del-dp ovs-system; fi'
 ExecStart=
 ExecStart=/usr/bin/env {PRELOAD_VARIABLE}={library} {SOCKET_VARIABLE}={socket} {DATABASE_VARIABLE}=unix:{DATABASE} {daemon} unix:{remote} \
 -vconsole:emer -vsyslog:err -vfile:info --mlockall --no-chdir --log-file=/var/log/openvswitch/ovs-vswitchd.log \
@@ -220,6 +232,8 @@ mod tests {
         let text = drop_in(false);
         let starts: Vec<&str> = text.lines().filter(|line| line.starts_with("ExecStart=")).collect();
         assert_eq!(starts[0], "ExecStart=", "the unit's own is taken back first");
+        let first = text.find("ExecStartPre=-/bin/sh").expect("the kernel's datapath goes");
+        assert!(Some(first) < text.find("ExecStart="), "{text}");
         let wanted = "ExecStart=/usr/bin/env LD_PRELOAD=/g.so LASTHOP_DATAPATH=/run/l/d.sock LASTHOP_OVSDB=unix:/run/openvswitch/db.sock \
              /sbin/ovs-vswitchd unix:/run/openvswitch/db.sock ";
         assert!(starts[1].starts_with(wanted), "{text}");

@@ -6,12 +6,16 @@ use lasthop_dpif::client::{Client, ClientError};
 use serde::Serialize;
 
 use crate::Unit;
+use crate::install::has_kernel_datapath;
 use crate::programs::{self, Daemon, Database, Programs, daemons};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::procfs;
+
+const LEFTOVER: &str = "the kernel's datapath ovs-system has devices, so the switch cannot have devices of their names: restart ovs-vswitchd after \
+                        lasthop ovs install, or remove it: ovs-dpctl del-dp ovs-system";
 
 /// A checked part.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -84,6 +88,7 @@ impl Status {
         if unit.exists() {
             checks.push(Check::new("service", Ok(format!("{} is installed", unit.path().display()))));
         }
+        checks.extend(has_kernel_datapath().then(|| Check::warning("kernel", LEFTOVER.to_owned())));
         checks.extend(Database::find(dir, run).and_then(|database| limits(&database, guests)));
         Self { ok: checks.iter().all(|check| check.is_ok || check.is_warning), checks }
     }
