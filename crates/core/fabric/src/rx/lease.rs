@@ -130,6 +130,11 @@ impl Leases {
         self.work += 1;
     }
 
+    /// The rings of which buffers were reserved, each once.
+    pub(crate) fn rings(&self) -> &[RingId] {
+        &self.rings
+    }
+
     pub(crate) fn next_ring(&mut self) -> Option<RingId> {
         let ring = self.rings.pop()?;
         self.work -= 1;

@@ -334,13 +334,16 @@ impl Receivers {
         }
     }
 
-    /// Fills the buffers reserved in this visit. Other workers may take the claims meanwhile.
+    /// Fills the buffers reserved in this visit, and finishes each lease once: a frame that is shared later in the visit may
+    /// extend the lease, and finishes it again. Other workers may take the claims meanwhile.
     pub(crate) fn copy_leases(&mut self, headers: &[Header], tools: &mut Tools<'_>) {
         let Self { slots, leases, .. } = self;
         let place = |ring: RingId| {
             slots.get(ring.port.index())?.as_deref()?.queues.get(usize::from(ring.queue))?.as_deref()
         };
         leases.copy(tools.senders, headers, tools.segments, place);
+        let filled = leases.rings().iter().filter_map(|ring| place(*ring));
+        filled.for_each(|place| place.lock.publish_order().finish(tools.senders.worker));
         if tools.senders.is_tapped() {
             leases.tap(tools.senders, headers);
         }
@@ -363,13 +366,11 @@ impl Receivers {
 
     /// Publishes the filled buffers, or leaves that to the holder of the claim.
     pub(crate) fn finish_leases(&mut self, tools: &mut Tools<'_>) {
-        let worker = tools.senders.worker;
         while let Some(ring) = self.leases.next_ring() {
             let Some(receiver) = self.slots[ring.port.index()].as_deref_mut() else { continue };
             let Some(place) = receiver.queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
                 continue;
             };
-            place.lock.publish_order().finish(worker);
             let follow_up = match place.lock.try_lock_again() {
                 Some(claim) => Service::new(place, claim, &mut receiver.received, tools).close(),
                 None => continue,

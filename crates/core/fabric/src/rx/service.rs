@@ -304,10 +304,17 @@ impl<'a, 't> Service<'a, 't> {
             self.charge_pieces(first.packet);
         }
         if self.claim.ring.used_position() != start {
-            self.claim.leases.push_back((worker, start));
+            self.open_lease(start);
             leases.begin(self.place.id);
         }
         (seen, blocked)
+    }
+
+    /// Begins a lease of this worker at the used entry `start`. Its last one is published, so it is not finished.
+    pub(crate) fn open_lease(&mut self, start: u16) {
+        let worker = self.tools.senders.worker;
+        debug_assert!(!self.place.lock.publish_order().take_finished(worker), "each lease is finished once");
+        self.claim.leases.push_back((worker, start));
     }
 
     /// Reserves buffers for the first copies, up to one that is unusual or finds no buffers. Returns their number.

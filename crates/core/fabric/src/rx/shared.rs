@@ -196,10 +196,11 @@ impl Service<'_, '_> {
         let start = self.claim.ring.used_position();
         if self.claim.is_open() && self.reserve_shared(&waiting, shared) {
             if open.is_none() {
-                self.claim.leases.push_back((worker, start));
+                self.open_lease(start);
             } else {
                 // Its last frame waits for one ahead of it. The lease is extended, and finished once more.
-                self.place.lock.publish_order().take_finished(worker);
+                let is_finished = self.place.lock.publish_order().take_finished(worker);
+                debug_assert!(is_finished, "this worker copies no other frame");
             }
             shared.waiting = Some(waiting);
             self.claim.unserved = true;

@@ -227,7 +227,7 @@ impl ModelSwitch {
             if let Some(helper) = self.setup.has_helper.then_some(self.visits.len() - 1)
                 && fabric.worker() != helper
             {
-                fabric.begin_offload(150, Box::new(TheHelper(helper as u8)));
+                fabric.begin_offload(150, Box::new(TheHelper { helper: helper as u8, finds: 0 }));
             }
         }
         self.workers = fabrics.into_iter().map(Some).collect();

@@ -38,12 +38,16 @@ impl HelperFinder for OneHelper {
     }
 }
 
-/// Finds the one helper. It is visited whether it sleeps or not.
-pub(crate) struct TheHelper(pub(crate) u8);
+/// Finds the one helper. It is visited whether it sleeps or not. It shares all copies, or leaves up to three to the home.
+pub(crate) struct TheHelper {
+    pub(crate) helper: u8,
+    pub(crate) finds: u32,
+}
 
 impl HelperFinder for TheHelper {
     fn find(&mut self, _: RingId, copies: LargeCopies) -> Option<HelpShare> {
-        Some(HelpShare { helper: self.0, packets: copies.packets })
+        self.finds += 1;
+        Some(HelpShare { helper: self.helper, packets: copies.packets.saturating_sub(self.finds % 4) })
     }
 
     fn wake(&mut self, _: usize) {}
@@ -230,6 +234,32 @@ fn a_helper_cuts_frames_for_a_receiver_without_tso() {
         (sums.forwarded, sums.segments_added, counters(&crew, RECEIVER).tx_csum_completed),
         (16, 12, 16)
     );
+}
+
+#[test]
+fn buffers_are_shown_filled_after_a_visit_with_leases_and_shared_frames() {
+    let (mut crew, mut receiver, mut sender, _) = with_helper(everything(), 2);
+    let (ring, small) = (sender.tx_ring(), |number| (frame(number, 2, 100), Offload::default()));
+    let queue = |sender: &mut TestGuest, (bytes, offload): (Vec<u8>, Offload)| {
+        assert!(sender.queue(&bytes, offload));
+    };
+    queue(&mut sender, small(0));
+    let (home, others) = crew.split_first_mut().unwrap();
+    others[0].while_serving(receiver.tx_ring(), || home.visit(ring, 0)).unwrap();
+    assert_eq!(arrived(&mut receiver), [(2, 0)], "from now on its copies are made without the claim");
+    home.take_returns();
+    send_large(&mut sender, 1..6);
+    assert_eq!(crew[0].visit(ring, 0), 5);
+    assert_eq!(arrived(&mut receiver), [1, 2, 3, 4, 5].map(|number| (2, number)));
+    let handoffs = crew[0].handoff_counters();
+    assert_eq!((handoffs.leased, handoffs.shared), (3, 2), "the home copied all");
+    (6..8).for_each(|number| queue(&mut sender, small(number)));
+    assert_eq!(crew[0].begin_visit(ring, 0), 2);
+    assert_eq!(arrived(&mut receiver), [], "they are not copied yet");
+    crew[0].copy_visit();
+    crew[0].finish_visit();
+    assert_eq!(arrived(&mut receiver), [(2, 6), (2, 7)]);
+    assert_eq!(counters(&crew, PortId(2)).forwarded, 8);
 }
 
 /// The payload that segments carry.
