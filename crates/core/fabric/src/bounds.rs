@@ -68,6 +68,12 @@ pub const LEFT_PACKETS_MAX: usize = WAITING_PACKETS_MAX;
 /// References to one worker's packets that other workers may hold. Each returns through its completion queue, which has
 /// room for all of them.
 pub const LENT_PACKETS_MAX: usize = 4096;
+/// Of these, those that ports with several waiting copies share: each port takes at most as many as it leaves to others.
+/// The rest is for the first copy of each port, and for copies within [`LEFT_PACKETS_MIN`].
+pub const LENT_PACKETS_SHARED: usize = LENT_PACKETS_MAX / 4 * 3;
+/// Copies of a port that may wait for a claim although the port has used its share: one batch. The claim's holder
+/// usually delivers them at once.
+pub const LEFT_PACKETS_MIN: usize = lasthop_module_api::BATCH_PACKETS_MAX;
 /// Packets of other workers that a claim's holder delivers before it returns to its own rings: two batches.
 pub const SERVICE_PACKETS_MAX: u32 = 64;
 /// Bytes of packets of other workers that a claim's holder delivers: as many as one visit takes.

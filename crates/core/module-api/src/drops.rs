@@ -53,7 +53,7 @@ drop_reasons! {
     LinkDown = "link_down", "The sender's or the receiver's link was set down by the operator.";
     QueueDisabled = "queue_disabled", "The sender's queue is disabled; its packets are discarded.";
     RxQueueFull = "rx_queue_full", "The receiver has no buffers and its internal receive queue is full; or another worker had the ring, and its queue of copies was full.";
-    RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers, or too many packets of its worker do.";
+    RxShare = "rx_share", "Too much of the sender's ring already waits for slow receivers, or too many packets of its port or worker do.";
     RxTimeout = "rx_timeout", "The receiver gave no buffers in time.";
     RxStalled = "rx_stalled", "The receiver let its queue expire and has not moved since.";
     RxBufferSmall = "rx_buffer_small", "A receive buffer is too small and the receiver does not merge buffers.";

@@ -437,7 +437,7 @@ fn leave(
 ) -> FollowUp {
     tools.senders.handoffs.contended += 1;
     for copy in copies {
-        let refused = if tools.senders.begin_waiting(copy.packet, place.id) {
+        let refused = if tools.senders.begin_left(copy.packet, place.id) {
             place.enqueue(copy.waiting(0, now_ns), tools.senders).err()
         } else {
             Some(DropReason::RxShare)

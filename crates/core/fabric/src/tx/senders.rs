@@ -10,7 +10,9 @@ use lasthop_turns::Charge;
 
 use crate::RingId;
 use crate::board::Board;
-use crate::bounds::{BROKEN_MAX, LENT_PACKETS_MAX, WAITING_SHARE_QUARTERS};
+use crate::bounds::{
+    BROKEN_MAX, LEFT_PACKETS_MIN, LENT_PACKETS_MAX, LENT_PACKETS_SHARED, WAITING_SHARE_QUARTERS,
+};
 use crate::counters::HandoffCounters;
 use crate::frame::Source;
 use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
@@ -474,11 +476,28 @@ impl Senders {
         counters.rx_drops.count_all(reason, u64::from(copies));
     }
 
-    /// Lets a copy wait at the receive ring `at`, if the sender's share of waiting chains allows it.
+    /// Lets a copy wait for buffers at the receive ring `at`, if the shares of its ring and port allow it.
     pub(crate) fn begin_waiting(&mut self, packet: PacketRef, at: RingId) -> bool {
-        if self.lent >= LENT_PACKETS_MAX && self.board.workers() > 1 {
-            return false;
+        self.has_share(packet, 1) && self.enter_waiting(packet, at)
+    }
+
+    /// As [`Self::begin_waiting`], for a copy that waits for the claim of another worker.
+    pub(crate) fn begin_left(&mut self, packet: PacketRef, at: RingId) -> bool {
+        self.has_share(packet, LEFT_PACKETS_MIN) && self.enter_waiting(packet, at)
+    }
+
+    /// Whether one more copy may wait of the port of `packet`. The port may have `least` ones while there are references.
+    /// Beyond that it has at most as many as it leaves to others, so ports whose packets wait for slow receivers leave
+    /// room for all others.
+    fn has_share(&mut self, packet: PacketRef, least: usize) -> bool {
+        if self.board.workers() == 1 {
+            return true; // it lends nothing
         }
+        let own = self.counters_of(packet).map_or(0, |counters| counters.waiting) as usize;
+        self.lent < LENT_PACKETS_MAX && (own < least || own + self.lent < LENT_PACKETS_SHARED)
+    }
+
+    fn enter_waiting(&mut self, packet: PacketRef, at: RingId) -> bool {
         let Some(sender) = self.get_mut(packet.port()) else { return false };
         let Some(Some(queue)) = sender.queues.get_mut(usize::from(packet.queue)) else { return false };
         let share = u32::from(queue.ring.entries()) * u32::from(WAITING_SHARE_QUARTERS) / 4;

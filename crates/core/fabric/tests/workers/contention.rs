@@ -8,7 +8,7 @@ use lasthop_module_api::{DropReason, Module, PortId};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 
-use crate::support::{Everywhere, TestGuest, everything, frame, memory};
+use crate::support::{ByLastByte, Everywhere, TestGuest, everything, frame, memory};
 
 pub(crate) const RECEIVER: PortId = PortId(1);
 
@@ -26,26 +26,34 @@ pub(crate) fn fan_in_of(
 ) -> (Vec<Fabric>, TestGuest, Vec<TestGuest>) {
     let module: Arc<dyn Module> = Arc::new(Everywhere(vec![RECEIVER]));
     let mut crew = Fabric::for_workers(&module, workers).unwrap();
-    let mut guest = |port: u16, home: usize, entries| {
-        let map = memory(1);
-        let capabilities = if port == 1 { of_receiver } else { everything() };
-        let mut guest = TestGuest::pair(PortId(port), 0, Arc::clone(&map), capabilities, entries, 2048);
-        for fabric in &mut crew {
-            fabric.add_port(guest.port, 1);
-            fabric.set_capabilities(guest.port, capabilities);
-            fabric.set_memory(guest.port, &map);
-        }
-        for index in 0..2 {
-            let part = crew[home].prepare_ring(guest.port, index, guest.device_ring(index, 0)).unwrap();
-            crew.iter_mut().for_each(|fabric| fabric.join_ring(guest.port, index, &part));
-            assert!(crew[home].set_ring_enabled(guest.port, index, true));
-        }
-        guest.post(if port == 1 { entries } else { 0 });
-        guest
-    };
-    let receiver = guest(1, 0, rx_entries);
-    let senders = homes.iter().zip(2..).map(|(home, port)| guest(port, *home, 64)).collect();
+    let mut receiver = attach(&mut crew, RECEIVER, 0, of_receiver, rx_entries);
+    receiver.post(rx_entries);
+    let mut sender = |(home, port): (&usize, u16)| attach(&mut crew, PortId(port), *home, everything(), 64);
+    let senders = homes.iter().zip(2..).map(&mut sender).collect();
     (crew, receiver, senders)
+}
+
+/// Adds a port with a running guest of one queue pair, whose home is worker `home`. It has no receive buffers.
+fn attach(
+    crew: &mut [Fabric],
+    port: PortId,
+    home: usize,
+    capabilities: Capabilities,
+    entries: u32,
+) -> TestGuest {
+    let map = memory(1);
+    let guest = TestGuest::pair(port, 0, Arc::clone(&map), capabilities, entries, 2048);
+    for fabric in &mut *crew {
+        fabric.add_port(guest.port, 1);
+        fabric.set_capabilities(guest.port, capabilities);
+        fabric.set_memory(guest.port, &map);
+    }
+    for index in 0..2 {
+        let part = crew[home].prepare_ring(guest.port, index, guest.device_ring(index, 0)).unwrap();
+        crew.iter_mut().for_each(|fabric| fabric.join_ring(guest.port, index, &part));
+        assert!(crew[home].set_ring_enabled(guest.port, index, true));
+    }
+    guest
 }
 
 fn send(guest: &mut TestGuest, count: u8) {
@@ -322,4 +330,40 @@ fn a_ring_moves_while_its_packets_wait_and_each_is_counted_where_it_was_taken() 
     assert_eq!([0, 1, 2].map(forwarded), [5, 0, 1]);
     assert!(crew.iter().all(|fabric| fabric.counters(port).unwrap().is_conserved()), "each by itself");
     assert!(matches!(crew[2].release_ring(ring, 1, 0), Release::Moving(_)));
+}
+
+#[test]
+fn packets_that_wait_for_slow_receivers_leave_room_for_those_of_other_ports() {
+    const STALLED: [u16; 20] =
+        [100, 101, 102, 103, 104, 105, 106, 107, 108, 109, 110, 111, 112, 113, 114, 115, 116, 117, 118, 119];
+    let module: Arc<dyn Module> = Arc::new(ByLastByte { flooded: 0..=0 });
+    let mut crew = Fabric::for_workers(&module, 2).unwrap();
+    let mut guest = |port, entries| attach(&mut crew, PortId(port), 0, everything(), entries);
+    STALLED.iter().for_each(|port| _ = guest(*port, 64));
+    let mut greedy: Vec<TestGuest> = (3..15).map(|port| guest(port, 8192)).collect();
+    let (mut receiver, mut sender) = (guest(1, 64), guest(2, 64));
+    let visit_all = |crew: &mut [Fabric], guest: &TestGuest| while crew[0].visit(guest.tx_ring(), 0) > 0 {};
+    for guest in &mut greedy {
+        STALLED.iter().for_each(|port| guest.queue_shared(&frame(*port as u8, 3, 60), &[], 256));
+        visit_all(&mut crew, guest);
+    }
+    let waiting: Vec<u64> = greedy.iter().map(|guest| counters(&crew, guest.port).waiting).collect();
+    assert_eq!(waiting[..3], [1536, 768, 384], "each leaves as many as it takes");
+    // Another port's packet finds no buffer for a moment.
+    let to_receiver = |sender: &mut TestGuest, count: usize| {
+        (0..count).for_each(|_| assert!(sender.queue(&frame(1, 2, 60), Offload::default())));
+    };
+    to_receiver(&mut sender, 1);
+    visit_all(&mut crew, &sender);
+    assert_eq!(counters(&crew, sender.port).waiting, 1);
+    receiver.post(64);
+    assert!(crew[0].drain_waiting());
+    // Its batch finds the claim taken.
+    to_receiver(&mut sender, 32);
+    let (home, others) = crew.split_first_mut().unwrap();
+    others[0].while_serving(receiver.tx_ring(), || home.visit(sender.tx_ring(), 0)).unwrap();
+    home.take_returns();
+    assert_eq!(arrived(&mut receiver).len(), 33);
+    let sums = counters(&crew, sender.port);
+    assert_eq!((sums.forwarded, sums.rx_drops.total(), sums.waiting), (33, 0, 0));
 }
