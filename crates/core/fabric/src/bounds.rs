@@ -79,7 +79,7 @@ pub const SERVICE_PACKETS_MAX: u32 = 64;
 /// Bytes of packets of other workers that a claim's holder delivers: as many as one visit takes.
 pub const SERVICE_BYTES_MAX: u32 = VISIT_BYTES_MAX;
 /// Bytes of packets of any worker that a holder delivers while page faults are metered: one frame, since each of its
-/// pages may be slow to fault in.
+/// pages may be slow to fault in. While packets wait, a visit takes no more than that.
 pub const SERVICE_METERED_BYTES_MAX: u32 = 64 << 10;
 /// Times that a holder takes the claim again at once because packets were queued meanwhile. After that it serves its
 /// other rings.

@@ -273,6 +273,7 @@ impl Fabric {
             self.fetched.len = 0;
             return 0;
         }
+        self.fetched.spent_bytes = if self.senders.is_metered() { self.spent_bytes() } else { 0 };
         let taken = self.senders.fetch(ring, &mut self.fetched);
         self.mark(WorkStage::Parse);
         self.lap_fetched(ring);

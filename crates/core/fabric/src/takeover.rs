@@ -56,7 +56,8 @@ impl TxQueue {
     ) -> (usize, Option<lasthop_ring::RingError>) {
         let wanted = self.postponement.next.len().min(charge.begin_visit()).min(BATCH_PACKETS_MAX);
         fetched.heads.iter_mut().zip(&self.postponement.next).for_each(|(place, head)| *place = *head);
-        let (taken, error) = read_more_chains(self, map, epoch, fetched, ((0, 0), wanted), |_, _| false);
+        let (taken, error) =
+            read_more_chains(self, map, epoch, fetched, ((0, fetched.spent_bytes), wanted), |_, _| false);
         self.blocked = taken < wanted && error.is_none() && !self.table.has_room();
         // Before anything is delivered: a successor would take these chains again.
         self.resume(taken);

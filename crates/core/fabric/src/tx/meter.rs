@@ -11,6 +11,7 @@
 use lasthop_module_api::PortId;
 use lasthop_stages::WorkStage;
 
+use crate::bounds::{SERVICE_METERED_BYTES_MAX, VISIT_BYTES_MAX};
 use crate::reference::PacketRef;
 use crate::side_table::SegmentBuffer;
 use crate::tx::senders::Senders;
@@ -52,6 +53,14 @@ impl Fabric {
     pub fn set_metered(&mut self, weight: u64) {
         self.receivers.leases.set_off(weight > 0);
         self.senders.metering.weight = weight;
+    }
+
+    /// Bytes that a metered visit takes less than others. While packets wait it takes no more than a service delivers.
+    /// Otherwise more packets would begin to wait with each visit, until they are lost although there are buffers.
+    #[cold]
+    pub(crate) fn spent_bytes(&self) -> u64 {
+        let waits = !self.receivers.kept().is_empty();
+        if waits { u64::from(VISIT_BYTES_MAX - SERVICE_METERED_BYTES_MAX) } else { 0 }
     }
 
     #[inline]

@@ -50,6 +50,8 @@ pub(crate) struct Fetched {
     pub(crate) is_listed: bool,
     /// The reference of all packets of the visit, without the head.
     pub(crate) name: PacketRef,
+    /// Bytes that count as taken before the visit begins, so that it takes fewer.
+    pub(crate) spent_bytes: u64,
     /// Whether the ring has more chains. If it is blocked or broken, the next visit takes none.
     pub(crate) more: bool,
     pub(crate) heads: [u16; BATCH_PACKETS_MAX],
@@ -68,6 +70,7 @@ impl Default for Fetched {
             len: 0,
             is_listed: true,
             name: PacketRef::default(),
+            spent_bytes: 0,
             more: false,
             heads: [0; BATCH_PACKETS_MAX],
             chains: [Chain::default(); BATCH_PACKETS_MAX],
@@ -246,8 +249,8 @@ fn read_chains<'m>(
 ) -> (usize, Option<RingError>) {
     fetched.is_listed = false;
     let heads = &fetched.heads[..count];
-    let bytes =
-        read_usual_chains((&mut queue.ring, &mut queue.hint), map, heads, &mut fetched.chains, places);
+    let read = (heads, fetched.spent_bytes);
+    let bytes = read_usual_chains((&mut queue.ring, &mut queue.hint), map, read, &mut fetched.chains, places);
     let taken = places.len();
     if taken == count || bytes >= u64::from(VISIT_BYTES_MAX) {
         return (taken, None);
@@ -257,17 +260,17 @@ fn read_chains<'m>(
 }
 
 /// Reads, checks and marks usual chains, with one buffer in one region each, and adds them to `places`. Stops at an
-/// unusual chain or one that is under way already. Returns their bytes.
+/// unusual chain or one that is under way already. Returns `spent_bytes` and their bytes.
 #[inline]
 fn read_usual_chains<'m>(
     (ring, hint): (&mut DeviceRing, &mut u16),
     map: &'m MemoryMap,
-    heads: &[u16],
+    (heads, spent_bytes): (&[u16], u64),
     chains: &mut [Chain; BATCH_PACKETS_MAX],
     places: &mut Places<'m>,
 ) -> u64 {
     let mut window = map.window(*hint);
-    let bytes = read_chains_in::<true>(ring, &mut window, (heads, chains), places, 0);
+    let bytes = read_chains_in::<true>(ring, &mut window, (heads, chains), places, spent_bytes);
     let done = places.len();
     if done == heads.len() {
         return bytes;

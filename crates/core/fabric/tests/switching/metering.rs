@@ -3,7 +3,9 @@
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 
-use crate::support::{MEMORY_BYTES, TestGuest, assert_conserved, everything, flooding_pair, frame};
+use crate::support::{
+    MEMORY_BYTES, TestGuest, assert_conserved, everything, flooding_fabric, flooding_pair, frame,
+};
 use lasthop_fabric::bounds::{FAULT_REST_FACTOR, SERVICE_METERED_BYTES_MAX};
 use lasthop_fabric::{Fabric, VisitMeter};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
@@ -92,6 +94,26 @@ fn while_metered_a_few_frames_that_waited_are_delivered_at_a_time() {
         receiver.post(16);
     }
     assert_eq!(all, waiting);
+    assert_conserved(&fabric, &PORTS);
+}
+
+#[test]
+fn while_metered_a_stream_waits_in_its_ring_and_loses_nothing() {
+    let mut fabric = flooding_fabric(2);
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 1024, 2048);
+    let large = frame(2, 1, 9000);
+    (0..20).for_each(|_| assert!(sender.queue(&large, Offload::default())));
+    fabric.visit(sender.tx_ring(), 0); // there are no buffers
+    metered(&mut fabric, None, 0);
+    receiver.post(1024);
+    for _ in 0..20 {
+        while sender.queue(&large, Offload::default()) {}
+        fabric.visit(sender.tx_ring(), 0);
+        while receiver.receive().is_some() {}
+    }
+    let counters = sender.counters(&fabric);
+    assert!(counters.forwarded > 100 && counters.rx_drops.total() == 0, "{counters:?}");
     assert_conserved(&fabric, &PORTS);
 }
 
