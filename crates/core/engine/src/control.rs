@@ -48,6 +48,8 @@ pub(crate) struct ControlQueue {
     pub(crate) queue_pairs_max: u16,
     /// Memory where a successor finds the number of granted queue pairs.
     pub(crate) granted: Option<Word>,
+    /// The guest gave no kick descriptor: the queue is served after each pause.
+    pub(crate) is_polled: bool,
     pub(crate) error: Option<RingError>,
     pub(crate) pace: ControlPace,
 }
@@ -64,7 +66,13 @@ impl ControlQueue {
         None
     }
 
-    /// Whether it was deferred and not served since.
+    /// The time of the next service of a queue that is polled, once this one is over.
+    fn look_again(&mut self) -> Option<u64> {
+        self.pace.is_late = self.is_polled && self.error.is_none();
+        self.pace.is_late.then_some(self.pace.next_ns)
+    }
+
+    /// Whether it was deferred and not served since, or is polled.
     pub(crate) fn is_late(&self) -> bool {
         self.pace.is_late
     }
@@ -122,7 +130,7 @@ impl ControlQueue {
 #[derive(Debug)]
 pub(crate) struct ControlQueues {
     queues: HashMap<PortId, ControlQueue>,
-    /// The earliest time at which a deferred queue is served.
+    /// The earliest time at which a deferred or polled queue is served.
     late_ns: u64,
 }
 
@@ -174,16 +182,17 @@ impl ControlQueues {
             return None;
         }
         let outcome = control.serve();
+        self.late_ns = self.late_ns.min(control.look_again().unwrap_or(u64::MAX));
         Some(ServedControl { index: control.index, rings: 2 * control.queue_pairs_max, outcome })
     }
 
-    /// The time at which the first deferred queue is served; `u64::MAX` if there is none.
+    /// The time at which the first deferred or polled queue is served; `u64::MAX` if there is none.
     #[inline]
     pub(crate) fn late_ns(&self) -> u64 {
         self.late_ns
     }
 
-    /// The ports with deferred queues, if the first one is due.
+    /// The ports with deferred or polled queues, if the first one is due.
     pub(crate) fn take_late(&mut self) -> Vec<PortId> {
         self.late_ns = u64::MAX;
         let late = self.queues.iter().filter(|(_, control)| control.is_late()).map(|(port, _)| *port);
@@ -214,6 +223,7 @@ mod tests {
                 index: 4,
                 queue_pairs_max: 2,
                 granted: None,
+                is_polled: false,
                 error: None,
                 pace: ControlPace::default(),
             },
@@ -261,6 +271,26 @@ mod tests {
         assert_eq!(queue.serve(), ControlOutcome { commands: 3, granted: Some(1), signal: true });
         assert_eq!((queue.defer(6), queue.is_late()), (Some(5 + PAUSE_NS), true));
         assert_eq!((queue.defer(5 + PAUSE_NS), queue.is_late()), (None, false));
+    }
+
+    #[test]
+    fn a_queue_without_kicks_is_served_after_each_pause_until_it_breaks() {
+        let (queue, mut driver) = queue();
+        let (port, mut queues) = (PortId(1), ControlQueues::default());
+        queue.map.write(queue.map.translate(COMMAND, 4, &mut 0).unwrap(), 0, &[4, 0, 2, 0]).unwrap();
+        queues.insert(port, ControlQueue { is_polled: true, ..queue });
+        assert_eq!(queues.serve(port, 5).unwrap().outcome.commands, 0);
+        assert_eq!(queues.late_ns(), 5 + PAUSE_NS);
+        driver.add(&[(COMMAND, 4)], &[(ACK, 1)], 0).unwrap();
+        driver.publish();
+        assert_eq!(queues.take_late(), [port]);
+        assert_eq!(queues.serve(port, 5 + PAUSE_NS).unwrap().outcome.granted, Some(2));
+        driver.add(&[(1 << 40, 2)], &[(ACK, 1)], 0).unwrap();
+        driver.publish();
+        assert_eq!(queues.take_late(), [port]);
+        queues.serve(port, 5 + 2 * PAUSE_NS);
+        assert!(queues.error(port).is_some());
+        assert_eq!((queues.late_ns(), queues.take_late()), (u64::MAX, vec![]));
     }
 
     #[test]

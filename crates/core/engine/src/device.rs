@@ -114,8 +114,9 @@ impl PortDevice {
         }
         let started = if index == 2 * queue_pairs_max {
             let map = Arc::clone(&self.map);
-            let pace = ControlPace::default();
-            let control = ControlQueue { ring, map, index, queue_pairs_max, granted, error: None, pace };
+            let (pace, is_polled) = (ControlPace::default(), kick.is_none());
+            let control =
+                ControlQueue { ring, map, index, queue_pairs_max, granted, is_polled, error: None, pace };
             self.control.start_control(port, control, (kick, call))
         } else {
             self.control.start_ring(port, index, ring, (kick, call), enabled)
