@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lasthop_guestmem::{MemoryMap, Word};
 use lasthop_module_api::PortId;
-use lasthop_vhost::{Device, ForeignFd, Offer, RingStart};
+use lasthop_vhost::{Device, ForeignFd, Offer, RingStart, features as virtio};
 
 use crate::EngineError;
 use crate::control::{ControlPace, ControlQueue};
@@ -105,13 +105,19 @@ impl PortDevice {
         }
     }
 
+    /// Queue pairs that the guest can use. The control queue follows them (virtio 1.2, 5.1.2).
+    fn usable_pairs(&self) -> u16 {
+        let has_one = self.features & (virtio::CTRL_VQ | virtio::MQ) == virtio::CTRL_VQ;
+        if has_one { 1 } else { self.offer.queue_pairs }
+    }
+
     fn start(&self, index: u16, start: RingStart) -> Result<std::io::Result<()>, EngineError> {
         let port = self.port;
         let RingStart { ring, kick, call, enabled, is_taken_over, granted } = start;
-        let queue_pairs_max = self.offer.queue_pairs;
         if let Some(pairs) = granted.as_ref().filter(|_| is_taken_over).map(Word::load) {
             self.restore_pairs(pairs);
         }
+        let queue_pairs_max = self.usable_pairs();
         let started = if index == 2 * queue_pairs_max {
             let map = Arc::clone(&self.map);
             let (pace, is_polled) = (ControlPace::default(), kick.is_none());
@@ -208,7 +214,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use lasthop_guestmem::{Mapping, Region};
-    use lasthop_ring::{DeviceRing, RingAddresses, RingMemory};
+    use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
 
     use super::*;
     use crate::{Engine, EngineSettings};
@@ -246,6 +252,39 @@ mod tests {
         drop(held);
         leaving.join().unwrap();
         engine.device(port).unwrap();
+    }
+
+    /// The answer of a control queue without kicks at virtqueue `index` of a port with two pairs, whose guest acknowledged
+    /// `features`, to a command for `pairs` queue pairs.
+    fn answer_at(index: u16, features: u64, pairs: u8) -> u8 {
+        const ACK: u64 = 4200;
+        let (engine, _) = engine();
+        let config = PortConfig { name: "two".into(), queue_pairs: 2, ..PortConfig::default() };
+        let mut device = engine.device(engine.add_port(config).unwrap()).unwrap();
+        let (map, start) = ring();
+        let place = |addr, len| map.translate(addr, len, &mut 0).unwrap();
+        device.set_features(virtio::VERSION_1 | features);
+        device.set_memory(Arc::clone(&map));
+        device.start_ring(index, start()).unwrap();
+        map.write(place(4096, 4), 0, &[4, 0, pairs, 0]).unwrap();
+        map.write(place(ACK, 1), 0, &[0xee]).unwrap();
+        let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+        let mut driver = DriverRing::new(RingMemory::new(&map, 16, addresses).unwrap(), false);
+        driver.add(&[(4096, 4)], &[(ACK, 1)], 0).unwrap();
+        driver.publish();
+        while driver.take_used().unwrap().is_none() {
+            std::thread::yield_now();
+        }
+        let mut ack = [0];
+        map.read(place(ACK, 1), 0, &mut ack).unwrap();
+        ack[0]
+    }
+
+    #[test]
+    fn the_control_queue_follows_the_pairs_that_the_guest_can_use() {
+        assert_eq!(answer_at(4, virtio::CTRL_VQ | virtio::MQ, 2), 0);
+        assert_eq!(answer_at(2, virtio::CTRL_VQ, 1), 0);
+        assert_eq!(answer_at(2, virtio::CTRL_VQ, 2), 1, "it has one pair");
     }
 
     /// A guest's memory, and starts of a ring in it at its first position.

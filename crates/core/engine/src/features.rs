@@ -32,6 +32,9 @@ const REQUIRES: &[(u64, u64)] = &[
     (virtio::GUEST_ECN, virtio::GUEST_TSO4 | virtio::GUEST_TSO6),
     (virtio::HOST_TSO4 | virtio::HOST_TSO6 | virtio::HOST_USO, virtio::CSUM),
     (virtio::HOST_ECN, virtio::HOST_TSO4 | virtio::HOST_TSO6),
+    (virtio::MQ, virtio::CTRL_VQ),
+    // Ours: the control queue has commands for several queues only.
+    (virtio::CTRL_VQ, virtio::MQ),
 ];
 
 /// The features offered to a port's guest: those that its settings imply, without those that its mask removes.
@@ -111,6 +114,13 @@ mod tests {
     #[test]
     fn one_queue_pair_offers_neither_multiqueue_nor_a_control_queue() {
         assert_eq!(offered(&config(u64::MAX)) & (virtio::MQ | virtio::CTRL_VQ), 0);
+    }
+
+    #[test]
+    fn multiqueue_and_a_control_queue_are_offered_together_or_not_at_all() {
+        let both = virtio::MQ | virtio::CTRL_VQ;
+        let of_mask = |features_mask| offered(&PortConfig { queue_pairs: 2, ..config(features_mask) }) & both;
+        assert_eq!([u64::MAX, !virtio::MQ, !virtio::CTRL_VQ].map(of_mask), [both, 0, 0]);
     }
 
     /// Feature bits that affect packets; a mask may remove each of them, and a guest may refuse it.

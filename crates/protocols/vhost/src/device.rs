@@ -62,7 +62,8 @@ pub trait Device {
 pub struct Offer {
     /// Virtio features, see [`features`].
     pub features: u64,
-    /// Pairs of a receive and a transmit ring; with [`CTRL_VQ`](features::CTRL_VQ) one control ring follows them.
+    /// Pairs of a receive and a transmit ring; with [`CTRL_VQ`](features::CTRL_VQ) one control ring follows those
+    /// that the driver can use: the first one only, unless it negotiated [`MQ`](features::MQ) (virtio 1.2, 5.1.2).
     pub queue_pairs: u16,
     /// MAC address for the guest.
     pub mac: Option<[u8; 6]>,
