@@ -214,6 +214,7 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use lasthop_guestmem::{Mapping, Region};
+    use lasthop_module_api::{Mac, PortPolicy};
     use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
 
     use super::*;
@@ -252,6 +253,25 @@ mod tests {
         drop(held);
         leaving.join().unwrap();
         engine.device(port).unwrap();
+    }
+
+    #[test]
+    fn a_removal_that_a_worker_delayed_is_completed_later() {
+        let module = lasthop_modules::by_name("bridge", &lasthop_modules::BridgeSettings::default()).unwrap();
+        let engine = Engine::start(module.into(), &EngineSettings::default()).unwrap();
+        let policy = PortPolicy { mac: Some(Mac([2, 0, 0, 0, 0, 1])), ..PortPolicy::default() };
+        let config = PortConfig { policy, ..PortConfig::default() };
+        let port = engine.add_port(config.clone()).unwrap();
+        let held = hold_worker(&engine);
+        assert!(matches!(engine.remove_port(port), Err(EngineError::NoAnswer(0))));
+        assert!(matches!(engine.device(port), Err(EngineError::NoSuchPort(_))), "it is found no more");
+        drop(held);
+        assert_eq!(engine.add_port(config).unwrap(), port, "its number and its address are free");
+        let held = hold_worker(&engine);
+        assert!(matches!(engine.remove_port(port), Err(EngineError::NoAnswer(0))));
+        drop(held);
+        engine.remove_port(port).unwrap();
+        assert!(matches!(engine.remove_port(port), Err(EngineError::NoSuchPort(_))));
     }
 
     /// The answer of a control queue without kicks at virtqueue `index` of a port with two pairs, whose guest acknowledged

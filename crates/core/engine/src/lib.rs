@@ -82,6 +82,7 @@ mod port_changes;
 mod port_control;
 mod profile;
 mod reminders;
+mod removals;
 mod reports;
 mod ring_fds;
 mod saved_counters;
@@ -358,6 +359,7 @@ impl Engine {
     /// # Errors
     /// [`EngineError::TooManyPorts`], [`EngineError::Refused`] by the module, [`EngineError::NoAnswer`].
     pub fn add_port(&self, config: PortConfig) -> Result<PortId, EngineError> {
+        self.finish_removals()?;
         let port = self.table().claim(config.clone()).ok_or(EngineError::TooManyPorts)?;
         let (pairs, link_up, settings) = (config.queue_pairs, config.link_up, settings(config));
         let added = self
@@ -518,28 +520,6 @@ impl Engine {
         let records = self.table().records().into_iter();
         let own = records.filter(|(_, record)| record.config.switch == switch);
         own.map(|(port, record)| (port, settings(record.config))).collect()
-    }
-
-    /// Removes a port; its guest's rings are stopped first.
-    ///
-    /// # Errors
-    /// [`EngineError::NoSuchPort`], [`EngineError::NoAnswer`].
-    pub fn remove_port(&self, port: PortId) -> Result<(), EngineError> {
-        self.table().get(port).ok_or(EngineError::NoSuchPort(port))?;
-        self.forget(port)
-    }
-
-    /// Removes the port even if the module refused it: otherwise the module would refuse the number's next port.
-    fn forget(&self, port: PortId) -> Result<(), EngineError> {
-        // A session that is using the port begins no further change.
-        self.table().leave(port);
-        let _change = self.port_control.port_changes().control_change(port);
-        // Rings first: otherwise the module would learn again from a pending frame.
-        self.port_control.remove_port(port)?;
-        self.module.port_removed(port);
-        self.late_workers.forget(port);
-        self.table().release(port);
-        Ok(())
     }
 
     /// The back end for a guest that attaches to `port`; there may be one at a time. Dropping it detaches the guest;

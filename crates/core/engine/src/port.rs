@@ -125,9 +125,18 @@ impl PortTable {
         Some(PortId(index as u16)) // below PORTS_MAX
     }
 
-    /// Marks a port as being removed. Look-ups no longer find it.
-    pub(crate) fn leave(&mut self, port: PortId) {
-        self.get_mut(port).into_iter().for_each(|record| record.is_leaving = true);
+    /// Marks a port as being removed. Look-ups no longer find it. False if there is none.
+    pub(crate) fn leave(&mut self, port: PortId) -> bool {
+        let Some(Slot::Taken(record)) = self.0.get_mut(port.index()) else { return false };
+        record.is_leaving = true;
+        true
+    }
+
+    /// The ports that are marked as being removed.
+    pub(crate) fn leaving(&self) -> Vec<PortId> {
+        let is_leaving = |slot: &Slot| matches!(slot, Slot::Taken(record) if record.is_leaving);
+        let numbered = self.0.iter().enumerate().filter(|(_, slot)| is_leaving(slot));
+        numbered.map(|(index, _)| PortId(index as u16)).collect() // below PORTS_MAX
     }
 
     /// Removes a port. Its number is free once no guest is attached.
