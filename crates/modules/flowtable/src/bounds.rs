@@ -77,8 +77,11 @@ pub const BORROW_PACKETS: u64 = 8;
 pub const BORROW_TRIES: usize = 8;
 /// Steps that are executed for one packet, in all flows of all its passes.
 pub const STEPS_MAX: u32 = 8192;
-/// Recirculations of a packet and its copies.
-pub const RECIRCULATIONS_MAX: u32 = 16;
+/// Recirculations one within the other, in each copy of a packet: Open vSwitch bounds their nesting, too, not their number.
+pub const RECIRCULATION_DEPTH_MAX: u32 = 16;
+/// Recirculations of a packet with all its copies: a flood recirculates a copy for each of the 1024 ports with rules, and
+/// as many more. Each may look in all masks, so it is below [`STEPS_MAX`].
+pub const RECIRCULATIONS_MAX: u32 = 2048;
 /// Nesting depth of lists, with recirculations: it bounds the use of a worker's stack.
 pub const DEPTH_MAX: u32 = 40;
 /// Pending flows of each worker whose packets keep their order during upcalls: four ports' full queues. Packets of a

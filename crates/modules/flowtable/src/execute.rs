@@ -9,7 +9,7 @@ use lasthop_wire::tunnel::{OuterHeader, TUNNEL_BYTES, set_sender};
 use lasthop_wire::{Key, Metadata};
 
 use crate::action_packet::{ActionPacket, ETHERNET_BYTES, EVERYTHING};
-use crate::bounds::{PUSH_NSH_BYTES_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::bounds::PUSH_NSH_BYTES_MAX;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, LaterKey};
 use crate::course::Course;
@@ -452,22 +452,24 @@ impl<C: Course> Executor<'_, C> {
     }
 
     fn recirculate(&mut self, result: &mut ActionResult, mut copy: ActionPacket<'_>, id: u32) {
-        let Some(fewer) = result.recirculations.checked_sub(1) else {
+        if result.recirculations == 0 || result.recirculation_depth == 0 {
             return self.lose(result, &copy, DropReason::ActionBudget);
-        };
-        result.recirculations = fewer;
+        }
+        result.recirculations -= 1;
+        result.recirculation_depth -= 1;
         copy.metadata.recirc_id = id;
         self.pass_on(result, &mut copy);
+        // Further copies of a flood go as deep as this one.
+        result.recirculation_depth += 1;
     }
 
     /// Continues with the next pass of a packet after a tracking action; the metadata names the pass.
     #[inline(never)]
     pub(crate) fn go_on(&mut self, mut copy: ActionPacket<'_>) {
-        let mut result = ActionResult {
-            recirculations: RECIRCULATIONS_MAX - 1,
-            steps: STEPS_MAX - 1,
-            ..ActionResult::for_packet()
-        };
+        let mut result = ActionResult::for_packet();
+        result.steps -= 1;
+        result.recirculations -= 1;
+        result.recirculation_depth -= 1;
         self.pass_on(&mut result, &mut copy);
         self.end(&result, &copy);
     }

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use lasthop_module_api::{DropReason, PortId, Verdicts};
 
-use crate::bounds::{DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
+use crate::bounds::{DEPTH_MAX, RECIRCULATION_DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
 use crate::meter::Meters;
 use crate::pending_filter::FilterKey;
@@ -53,9 +53,11 @@ pub(crate) struct ActionResult {
     /// Why one that should have did not; said to the verdicts already if there is one that did.
     pub(crate) why: DropReason,
     pub(crate) is_said: bool,
-    /// Steps, recirculations and lists within lists that are left to it.
+    /// Steps and recirculations that are left to it and its copies.
     pub(crate) steps: u32,
     pub(crate) recirculations: u32,
+    /// Recirculations within recirculations, and lists within lists, that are left at this point.
+    pub(crate) recirculation_depth: u32,
     pub(crate) depth: u32,
 }
 
@@ -67,6 +69,7 @@ impl ActionResult {
             is_said: false,
             steps: STEPS_MAX,
             recirculations: RECIRCULATIONS_MAX,
+            recirculation_depth: RECIRCULATION_DEPTH_MAX,
             depth: DEPTH_MAX,
         }
     }

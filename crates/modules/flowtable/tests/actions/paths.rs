@@ -1,8 +1,8 @@
 //! Outputs of copies, and headers that are pushed on them.
 
 use lasthop_flow::{
-    Action, CheckLength, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite, SampleAction,
-    Userspace, Vlan,
+    Action, CheckLength, Conntrack, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite,
+    SampleAction, Userspace, Vlan,
 };
 use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate, describe};
 use lasthop_module_api::{DropReason, Mac, UpcallReason};
@@ -173,6 +173,47 @@ fn packets_that_recirculate_for_ever_are_stopped() {
     let outcome = outcome_of(&module);
     assert_eq!(outcome.copies, []);
     assert!(outcome.drops.contains(&DropReason::ActionBudget), "{:?}", outcome.drops);
+}
+
+#[test]
+fn each_copy_of_a_flood_may_recirculate() {
+    // As the embedded controller's floods to ports with rules.
+    let track = |zone| Action::Ct(Box::new(Conntrack { zone: Some(zone), ..Conntrack::default() }));
+    let flood = |ports: u16| (2..2 + ports).flat_map(|port| [track(port), Action::Recirc(port.into())]);
+    let reached = |ports: u16, others: Vec<Action>| {
+        let module = module([flood(ports).collect(), others].concat());
+        for port in 2..2 + ports {
+            install(&module, all_of(None, port.into()), vec![Action::Output(port.into())]);
+        }
+        outcome_of(&module)
+    };
+    let outcome = reached(40, vec![Action::Output(1)]);
+    assert_eq!((ports(&outcome), &outcome.drops[..]), ((2..42).chain([1]).collect(), &[][..]));
+    assert_eq!(ports(&reached(1022, vec![])).len(), 1022, "all other ports of a switch");
+}
+
+#[test]
+fn recirculations_are_bounded_in_depth_and_in_number() {
+    let module = FlowModule::default();
+    let last = 16;
+    for id in 0..last {
+        install(&module, all_of(None, id), vec![Action::Output(2), Action::Recirc(id + 1)]);
+    }
+    install(&module, all_of(None, last), vec![Action::Output(3)]);
+    let all: Vec<u16> = (0..last).map(|_| 2).chain([3]).collect();
+    assert_eq!(ports(&outcome_of(&module)), all, "as deep as is allowed");
+    let again = vec![Action::Output(3), Action::Recirc(last + 1)];
+    module.table().replace(FlowSelector::Key(&all_of(None, last).key), again).expect("it is there");
+    let deeper = outcome_of(&module);
+    assert_eq!((ports(&deeper), deeper.drops), (all, vec![DropReason::ActionBudget]));
+
+    let twice = || vec![Action::Recirc(1), Action::Recirc(1), Action::Output(2)];
+    let module = FlowModule::default();
+    install(&module, all_of(None, 0), twice());
+    install(&module, all_of(None, 1), twice());
+    let wide = outcome_of(&module);
+    assert_eq!(wide.copies.len(), 1 + 2048);
+    assert!(wide.drops.contains(&DropReason::ActionBudget));
 }
 
 #[test]

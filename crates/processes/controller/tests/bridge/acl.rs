@@ -240,6 +240,25 @@ fn a_flood_reaches_those_that_allow_it() {
 }
 
 #[test]
+fn a_flood_reaches_many_ports_with_rules() {
+    let allowed = |port: u16| {
+        rule(&format!(
+            r#""port":"p{port}","direction":"ingress","action":"allow","protocol":"udp","dport":68"#
+        ))
+    };
+    let acl: Vec<_> = (2..=41).map(allowed).collect();
+    let mut rig = rig(41, &acl);
+    let mut answer = udp((1, 67), (99, 68));
+    answer[..6].copy_from_slice(&[0xff; 6]);
+    let all: Vec<u16> = (2..=41).collect();
+    assert_eq!(to(&mut rig, 1, &answer), all);
+    assert_eq!(to(&mut rig, 1, &answer), all, "of connections that were committed");
+    let misses = rig.misses;
+    assert_eq!(to(&mut rig, 1, &answer), all);
+    assert_eq!(rig.misses, misses, "by flows");
+}
+
+#[test]
 fn packets_that_belong_to_no_connection_are_dropped_by_name() {
     let mut rig = rig(2, &rules(&[HTTPS, NOTHING_IN]));
     let https = Conversation { client: (2, 40_000), server: (1, 443) };
