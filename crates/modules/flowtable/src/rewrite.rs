@@ -16,6 +16,8 @@ use crate::program::{GROUP_BYTES_MAX, Kind};
 /// The common header of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
 const SCTP_BYTES: usize = 12;
 const SCTP_CHECKSUM_AT: usize = 8;
+/// The protocol that a key has for extension headers that are not all in the image ([`lasthop_wire::key::ipv6_transport`]).
+const NO_NEXT_HEADER: u8 = 59;
 /// Bytes of a solicitation or advertisement before its options.
 const ND_BYTES: usize = 24;
 
@@ -85,7 +87,7 @@ fn add(a: u16, b: u16) -> u16 {
     sum + u16::from(carry)
 }
 
-/// The offset of the checksum in a transport header, and whether it covers addresses.
+/// The offset of the checksum in a transport header; `None` if it does not cover addresses, or if there is none.
 fn transport_checksum(proto: u8) -> Option<usize> {
     match proto {
         PROTO_TCP => Some(16),
@@ -146,19 +148,15 @@ impl Editor<'_> {
         if change.0 == change.1 || self.key.get(field::IP_FRAG) == u64::from(FRAGMENT_LATER) {
             return Ok(());
         }
-        let proto = self.key.ip_proto();
-        if proto == PROTO_SCTP {
-            return Ok(()); // its checksum does not cover them
-        }
-        if self.offsets.transport == 0 {
+        let (proto, is_ipv4) = (self.key.ip_proto(), self.key.ethertype() == ETHERTYPE_IPV4);
+        let offset = transport_checksum(proto).filter(|_| !is_ipv4 || proto != PROTO_ICMPV6);
+        let is_cut = proto == NO_NEXT_HEADER && !is_ipv4;
+        if self.offsets.transport == 0 && (offset.is_some() || is_cut) {
             // There is no transport header, or it is beyond the image.
             let is_whole = self.header.frame_len_bytes() as usize == self.header.bytes().len();
             return if is_whole { Ok(()) } else { Err(DropReason::ActionImpossible) };
         }
-        let Some(offset) = transport_checksum(proto) else { return Ok(()) };
-        if proto == PROTO_ICMPV6 && self.key.ethertype() == ETHERTYPE_IPV4 {
-            return Ok(());
-        }
+        let Some(offset) = offset else { return Ok(()) };
         let at = usize::from(self.offsets.transport) + offset;
         if self.is_partial(at) {
             let (before, after) = change;

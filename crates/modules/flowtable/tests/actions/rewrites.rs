@@ -176,6 +176,34 @@ fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
     };
     assert_eq!(result(rewrite([3; 16], 8), &frame), Err(DropReason::ActionImpossible));
     assert_eq!(result(rewrite([1; 16], 8), &frame).map(|found| found[21]), Ok(8));
+    frame[54] = 60; // more options behind the first ones
+    assert_eq!(result(rewrite([3; 16], 8), &frame), Err(DropReason::ActionImpossible));
+}
+
+#[test]
+fn long_packets_of_other_protocols_get_other_addresses() {
+    let v6 = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+    let any4 = Net::V4 { src: [9; 4], dst: [8; 4], tos: 0, ttl: 0 };
+    let all4 = Net::V4 { src: [0xff; 4], dst: [0xff; 4], tos: 0, ttl: 0 };
+    let any6 = Net::V6 { src: [9; 16], dst: [8; 16], label: 0, tclass: 0, hlimit: 0 };
+    let all6 = Net::V6 { src: [0xff; 16], dst: [0xff; 16], label: 0, tclass: 0, hlimit: 0 };
+    let payload = vec![7; 400];
+    // ICMP, IGMP, IPIP, 6in4, GRE, ESP, OSPF; ICMP for IPv6 has no meaning in IPv4.
+    for number in [1, 2, 4, 41, 47, 50, 58, 89] {
+        let (rewrite, then) = network_rewrite(&Spec::plain(), &any4, &all4).expect("the same version");
+        let found = result(vec![Action::Set(rewrite)], &Spec::plain().frame_of(number, &payload));
+        assert_eq!(found, Ok(then.frame_of(number, &payload)), "{number}");
+    }
+    let spec = Spec { net: v6, ..Spec::plain() };
+    for number in [4, 41, 47, 50, 89] {
+        let (rewrite, then) = network_rewrite(&spec, &any6, &all6).expect("the same version");
+        let found = result(vec![Action::Set(rewrite)], &spec.frame_of(number, &payload));
+        assert_eq!(found, Ok(then.frame_of(number, &payload)), "{number}");
+    }
+    // A header of TCP that contradicts itself has a checksum nevertheless.
+    let (rewrite, _) = network_rewrite(&Spec::plain(), &any4, &all4).expect("the same version");
+    let found = result(vec![Action::Set(rewrite)], &Spec::plain().frame_of(6, &vec![0; 400]));
+    assert_eq!(found, Err(DropReason::ActionImpossible));
 }
 
 #[test]
