@@ -121,10 +121,7 @@ impl Course for Dry<'_> {
         let Some(Some(program)) = executor.course.answers.get(last) else {
             return executor.upcall(result, copy, UpcallReason::Miss, Ticket::NONE);
         };
-        if let Err(reason) = executor.list(result, copy, program, EXECUTED) {
-            executor.course.note(|| DryEvent::Ended(reason));
-            result.why = reason;
-        }
+        executor.list_apart(result, copy, program, EXECUTED);
     }
 
     fn passes_meter(executor: &mut Executor<'_, Self>, meter: u32, len_bytes: u32) -> bool {

@@ -259,7 +259,7 @@ impl<C: Course> Executor<'_, C> {
             Code::Sample => return Ok(self.sample(result, copy, (step, rest), flow)),
             Code::Clone => {
                 let len = number(0, 20) as usize;
-                self.run_on_clone(result, copy, rest.get(..len).unwrap_or_default(), flow);
+                self.list_apart(result, &mut copy.clone(), rest.get(..len).unwrap_or_default(), flow);
                 return Ok(len);
             }
             Code::Truncate => copy.truncate_len_bytes = (number(0, 32) as u32).max(TRUNCATED_BYTES_MIN),
@@ -269,7 +269,7 @@ impl<C: Course> Executor<'_, C> {
                     return Err(DropReason::MeterExceeded);
                 }
             }
-            Code::CheckLength => return self.check_length(result, copy, (step, rest), flow),
+            Code::CheckLength => return Ok(self.check_length(result, copy, (step, rest), flow)),
             Code::PushMpls => {
                 copy.push_mpls(number(0, 32) as u32, number(32, 16) as u16, number(48, 1) == 1)?;
             }
@@ -338,15 +338,15 @@ impl<C: Course> Executor<'_, C> {
         Err(DropReason::FragShare)
     }
 
-    /// Executes a list on a clone; the packet itself stays unchanged.
-    fn run_on_clone(
+    /// Executes a list; an error ends it alone.
+    pub(crate) fn list_apart(
         &mut self,
         result: &mut ActionResult,
-        copy: &ActionPacket<'_>,
+        copy: &mut ActionPacket<'_>,
         words: &[AtomicU64],
         flow: u32,
     ) {
-        if let Err(reason) = self.list(result, &mut copy.clone(), words, flow) {
+        if let Err(reason) = self.list(result, copy, words, flow) {
             self.course.note(|| DryEvent::Ended(reason));
             result.why = reason;
         }
@@ -361,7 +361,7 @@ impl<C: Course> Executor<'_, C> {
     ) -> usize {
         let (probability, len) = (load(rest, 0) as u32, step.operand(0, 20) as usize);
         if probability == ALWAYS || C::is_sampled(self, probability) {
-            self.run_on_clone(result, copy, rest.get(1..1 + len).unwrap_or_default(), flow);
+            self.list_apart(result, &mut copy.clone(), rest.get(1..1 + len).unwrap_or_default(), flow);
         }
         1 + len
     }
@@ -372,13 +372,19 @@ impl<C: Course> Executor<'_, C> {
         copy: &mut ActionPacket<'_>,
         (step, rest): (Step, &[AtomicU64]),
         flow: u32,
-    ) -> Result<usize, DropReason> {
+    ) -> usize {
         let (greater, others) = (step.operand(16, 20) as usize, step.operand(36, 20) as usize);
         let is_greater = u64::from(copy.len_bytes()) > step.operand(0, 16);
         self.course.note(|| DryEvent::LengthChecked { limit_bytes: step.operand(0, 16) as u32, is_greater });
         let list = if is_greater { 0..greater } else { greater..greater + others };
-        self.list(result, copy, rest.get(list).unwrap_or_default(), flow)?;
-        Ok(greater + others)
+        let (list, len) = (rest.get(list).unwrap_or_default(), greater + others);
+        // Actions behind it see the packet as it was before; if there are none, it needs no clone.
+        if len < rest.len() {
+            self.list_apart(result, &mut copy.clone(), list, flow);
+        } else {
+            self.list_apart(result, copy, list, flow);
+        }
+        len
     }
 
     fn output(&mut self, result: &mut ActionResult, copy: &mut ActionPacket<'_>, number: u16) {

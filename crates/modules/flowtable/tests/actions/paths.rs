@@ -7,6 +7,7 @@ use lasthop_flow::{
 use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate, describe};
 use lasthop_module_api::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
+use lasthop_wire::key::CtWords;
 use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4};
 use proptest::prelude::*;
 
@@ -126,6 +127,24 @@ fn the_length_decides_and_that_of_a_segment_for_frames_to_be_cut() {
     let tag = MplsTag { lse: 0, ether_type: 0x8847, is_l3: true };
     let mpls = outcome(&module(vec![Action::PushMpls(tag), Action::Output(2)]), &frame, offload);
     assert_eq!((mpls.copies.len(), &mpls.drops[..]), (0, &[DropReason::BadGso][..]));
+}
+
+#[test]
+fn actions_behind_a_length_check_see_the_packet_as_it_was() {
+    let check = |greater| Action::CheckLength(CheckLength { len_bytes: 20, greater, less_equal: Vec::new() });
+    let push = || Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
+    let ct = Action::Ct(Box::new(Conntrack { zone: Some(5), ..Conntrack::default() }));
+    let plain = [(9, Spec::plain().frame(), u32::MAX)];
+    let changed = run(vec![check(vec![push(), ct.clone(), Action::Truncate(30)]), Action::Output(9)]);
+    assert_eq!(changed.copies, plain);
+    let dropped = run(vec![check(vec![Action::drop_for(DropReason::Isolated)]), Action::Output(9)]);
+    assert_eq!(dropped.copies, plain);
+    let tracked = run(vec![check(vec![ct]), Action::Recirc(1)]);
+    assert_eq!(tracked.upcalls[0].0.metadata.ct, CtWords::default());
+    let last = run(vec![check(vec![push(), Action::Output(2)])]);
+    assert_eq!(last.copies[0].1.len(), Spec::plain().frame().len() + 4);
+    let last = run(vec![check(vec![Action::drop_for(DropReason::Isolated)])]);
+    assert_eq!(last.drops, [DropReason::Isolated]);
 }
 
 #[test]
