@@ -232,7 +232,8 @@ impl<'a> ActionPacket<'a> {
         whole
     }
 
-    /// The hash of an IP packet's flow: addresses, protocol, ports. Never 0.
+    /// The hash of an IP packet's flow: addresses, protocol, ports. Never 0. Fragments have that of their addresses, so that
+    /// all of a packet take one way: later ones have no ports, and over IPv6 another protocol.
     pub(crate) fn flow_hash(&self, secret: u64, basis: u32, is_symmetric: bool) -> u32 {
         let (key, _) = self.key();
         let one_way = |address: u128, port: u64, salt: u64| {
@@ -243,12 +244,11 @@ impl<'a> ActionPacket<'a> {
         let salt = u64::from(!is_symmetric);
         let source = address(wide_field::IPV6_SRC, field::IPV4_SRC);
         let destination = address(wide_field::IPV6_DST, field::IPV4_DST);
-        let both = one_way(source, key.get(field::TP_SRC), 0).wrapping_add(one_way(
-            destination,
-            key.get(field::TP_DST),
-            salt,
-        ));
-        let rest = key.get(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
+        let is_fragment = key.get(field::IP_FRAG) != u64::from(lasthop_wire::key::FRAGMENT_NONE);
+        let of_whole = |field| if is_fragment { 0 } else { key.get(field) };
+        let there = one_way(destination, of_whole(field::TP_DST), salt);
+        let both = one_way(source, of_whole(field::TP_SRC), 0).wrapping_add(there);
+        let rest = of_whole(field::IP_PROTO) | key.get(field::ETH_TYPE) << 8 | u64::from(basis) << 32;
         (mix_bits(both ^ rest) as u32).max(1)
     }
 }

@@ -262,6 +262,31 @@ fn hashes_are_never_zero_and_symmetric_ones_have_no_direction() {
 }
 
 #[test]
+fn fragments_of_a_packet_have_one_hash() {
+    for algorithm in [HashAlgorithm::L4, HashAlgorithm::SymmetricL4] {
+        let module = module(vec![Action::Hash(Hash { algorithm, basis: 3 }), Action::Recirc(1)]);
+        let hash_of =
+            |frame: &[u8]| outcome(&module, frame, Offload::default()).upcalls[0].0.metadata.dp_hash;
+        let hashes4 = [[0x20, 0], [0x20, 9], [0, 18]].map(|bits| {
+            let mut frame = Spec::plain().frame();
+            frame[20..22].copy_from_slice(&bits);
+            hash_of(&frame)
+        });
+        assert_eq!(hashes4, [hashes4[0]; 3]);
+        assert_ne!(hashes4[0], hash_of(&Spec::plain().frame()), "whole ones go by their ports");
+        let net = |last| Net::V6 { src: [1; 16], dst: [last; 16], label: 0, tclass: 0, hlimit: 9 };
+        let fragment = |last, offset: u8, more: u8| {
+            let udp = Spec { net: net(last), ..Spec::plain() }.frame().split_off(54);
+            let rest = [&[17, 0, 0, offset << 3 | more, 0, 0, 0, 7][..], &udp].concat();
+            hash_of(&Spec { net: net(last), ..Spec::plain() }.frame_of(44, &rest))
+        };
+        let hashes6 = [(0, 1), (9, 1), (18, 0)].map(|(offset, more)| fragment(2, offset, more));
+        assert_eq!(hashes6, [hashes6[0]; 3]);
+        assert_ne!(hashes6[0], fragment(3, 0, 1), "by address");
+    }
+}
+
+#[test]
 fn packets_of_no_flow_and_those_of_userspace_actions_go_up() {
     let nobody = FlowModule::default();
     let outcome = outcome_of(&nobody);
