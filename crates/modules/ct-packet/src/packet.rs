@@ -113,7 +113,8 @@ impl<'a> PacketImage<'a> {
         let payload = self.head.get(l4..end)?;
         let len = end - l4;
         let pseudo = match (self.layers.l4_proto, self.layers.l3) {
-            (PROTO_UDP, Network::Ipv4) if self.word(l4 + 6)? == 0 => return Some(false),
+            // Zero is no checksum. IPv6 allows that for tunnels only (RFC 6935); as in the kernel it is accepted of all.
+            (PROTO_UDP, _) if self.word(l4 + 6)? == 0 => return Some(false),
             (PROTO_TCP | PROTO_UDP, _) | (PROTO_ICMPV6, Network::Ipv6) => self.pseudo(len)?,
             (PROTO_ICMP, Network::Ipv4) => Sum::default(),
             _ => return None,

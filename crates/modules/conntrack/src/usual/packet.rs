@@ -164,7 +164,7 @@ impl<'a, const WINDOW: usize> UsualPacket<'a, WINDOW> {
         else {
             return false;
         };
-        if !Self::IS_IPV6 && head[Self::PROTO_AT] == PROTO_UDP && transport.get(6..8) == Some(&[0, 0]) {
+        if head[Self::PROTO_AT] == PROTO_UDP && transport.get(6..8) == Some(&[0, 0]) {
             return false;
         }
         let mut sum = Sum::default();

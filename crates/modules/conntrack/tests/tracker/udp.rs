@@ -48,6 +48,17 @@ fn lengths_are_held_against_the_packet() {
 }
 
 #[test]
+fn datagrams_need_no_checksum_of_either_version() {
+    for (client, server, at_byte) in [("10.0.0.1:1", "10.0.0.2:2", 40), (CLIENT, SERVER, 60)] {
+        let mut frame = udp(at(client), at(server), b"abc");
+        frame[at_byte..at_byte + 2].fill(0);
+        assert_eq!(Bench::default().state(&frame, &commit()), NEW, "{client}");
+        frame[at_byte] = 1;
+        assert_eq!(Bench::default().state(&frame, &commit()), INVALID, "{client}");
+    }
+}
+
+#[test]
 fn protocols_without_ports_are_connections_of_two_addresses() {
     let (a, b) = ("10.0.0.1".parse().expect("an address"), "10.0.0.2".parse().expect("an address"));
     let mut bench = Bench::default();
