@@ -175,9 +175,9 @@ impl Table<'_> {
             return;
         }
         let expected = shard.peek().expectations.find(tuple, now_ms);
-        let Some(Expectation { tuple, master, direction, real_port, .. }) = expected else { return };
+        let Some(Expectation { tuple, master, direction, real_port, in_port, .. }) = expected else { return };
         if let Some(own) = self.master(beneath, master, now_ms, MASTERS_MAX) {
-            self.state.expectations.add(&tuple, own, direction, real_port, now_ms);
+            self.state.expectations.add(&tuple, (own, in_port), direction, real_port, now_ms);
             self.shard.expected.store(1, Ordering::Release);
         }
     }

@@ -50,14 +50,14 @@ impl Tracking<'_> {
                 CtSplice { at: written.at as u16, removed_bytes: written.len as u16, inserted: text };
             self.put_in(editor, packet, (index, direction), splice)?;
         }
-        self.expect(&expected, master, direction, &found, now_ms);
+        self.expect(&expected, (master, connection.in_port), direction, &found, now_ms);
         Ok(())
     }
 
     fn expect(
         &mut self,
         expected: &CtTuple,
-        master: crate::CtId,
+        master: (crate::CtId, u16),
         direction: Direction,
         found: &Announced,
         now_ms: u64,
