@@ -31,6 +31,11 @@ impl FdIdentity {
         let access = (flags & OFlags::RWMODE).bits();
         Ok(Self { device: stat.st_dev, inode: stat.st_ino, access, number })
     }
+
+    #[cfg(test)]
+    pub(crate) fn made_up(device: u64, inode: u64) -> Self {
+        Self { device, inode, access: 0, number: 0 }
+    }
 }
 
 fn number(fd: i32) -> io::Result<u64> {

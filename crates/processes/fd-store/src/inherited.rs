@@ -6,8 +6,9 @@ use std::os::fd::OwnedFd;
 use lasthop_foreign::{ForeignFd, Origin};
 
 use crate::identity::FdIdentity;
+use crate::names::{HEAD_NAME, PORT_NAMES, is_ours};
 use crate::record::Record;
-use crate::{HEAD_NAME, PORT_NAMES, PREFIX, sys};
+use crate::sys;
 
 /// The most descriptors from a manager: more than any sensible setting allows.
 const COUNT_MAX: u16 = u16::MAX - 3;
@@ -38,7 +39,7 @@ impl Inherited {
     /// Takes the descriptors with our names.
     pub fn of_named(fds: impl Iterator<Item = (String, OwnedFd)>) -> Self {
         let mut this = Self::default();
-        for (name, fd) in fds.filter(|(name, _)| name.starts_with(PREFIX)) {
+        for (name, fd) in fds.filter(|(name, _)| is_ours(name)) {
             this.sort(name, fd);
         }
         this

@@ -13,12 +13,17 @@
 //! ```text
 //!   lasthop-head     record: switches, static addresses, the switch process ┐ names descriptors by their identity,
 //!   lasthop-port-N   record: vnic, guest's session, counters                ┘ which must be in the store before
-//!   lasthop-M        a descriptor: listening socket, connection, memory of guest or session, kick, call, process
+//!   lasthop-M, lhM   a descriptor: listening socket, connection, memory of guest or session, kick, call, process
 //! ```
+//!
+//! **Bounds.** The manager hands all names over in one environment variable, whose length Linux limits. So the bytes of all
+//! names are bounded (`NAMES_BYTES_MAX`), beside the number of descriptors that the manager takes. Numbers are used again,
+//! and numbers from 1000 on have short names.
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod identity;
 mod inherited;
+mod names;
 mod record;
 mod sys;
 
@@ -34,12 +39,9 @@ use log::warn;
 
 use lasthop_runtime::notify::FdStore;
 
+use names::{FULL_ROOM, HEAD_NAME, Names, PORT_NAMES, bytes_of};
 use record::Record;
 
-/// The prefix of all our names.
-const PREFIX: &str = "lasthop-";
-const HEAD_NAME: &str = "lasthop-head";
-const PORT_NAMES: &str = "lasthop-port-";
 /// The pause between two rounds: a front end with many messages must not keep this process or the manager busy. The
 /// next supervisor does not know a front end's messages of the last pause, and then that front end has to connect
 /// again.
@@ -102,7 +104,7 @@ pub struct RecordStore {
     late: BTreeSet<RecordKey>,
     /// Names of unused descriptors that were kept for this process.
     useless: Vec<String>,
-    next_name: u64,
+    names: Names,
     /// Records for which there was no room; they are retried when something else was removed.
     turned_away: BTreeSet<RecordKey>,
     /// Whether an unused descriptor may be in the store.
@@ -130,9 +132,10 @@ impl RecordStore {
         self.slots.extend(head.map(|head| (RecordKey::Head, slot(head))));
         self.slots.extend(ports.into_iter().map(|(port, record)| (RecordKey::Port(port), slot(record))));
         self.stored.extend(fds.into_iter().map(|(identity, (name, _))| (identity, name)));
-        let numbers = self.stored.values().filter_map(|name| name.strip_prefix(PREFIX)?.parse::<u64>().ok());
-        self.next_name = numbers.max().unwrap_or_default();
         self.useless = useless;
+        let records = self.slots.keys().map(|key| key.name());
+        let descriptors = self.stored.values().chain(&self.useless).cloned();
+        records.chain(descriptors).for_each(|name| self.names.add(&name));
         self.is_untidy = true;
     }
 
@@ -217,8 +220,7 @@ impl RecordStore {
         if self.stored.contains_key(&identity) {
             return Ok(());
         }
-        self.next_name += 1;
-        let name = format!("{PREFIX}{}", self.next_name);
+        let name = self.names.first();
         self.keep(&name, fd)?;
         self.stored.insert(identity, name);
         Ok(())
@@ -234,25 +236,33 @@ impl RecordStore {
             .map(|(identity, _)| identity)
             .filter(|fd| !self.stored.contains_key(fd))
             .collect();
-        let needed = fresh.len() + usize::from(!self.slots.contains_key(&key));
+        let of_record = (!self.slots.contains_key(&key)).then(|| key.name());
+        let needed = fresh.len() + usize::from(of_record.is_some());
         let of_head = self.slots.get(&RecordKey::Head).map_or(0, |head| 1 + head.uses.len());
         let reserved = if key == RecordKey::Head { 0 } else { HEAD_ROOM.saturating_sub(of_head) };
         let room = fd_store.room;
-        if needed > 0 && self.stored.len() + self.slots.len() + needed + reserved > room {
-            return Err(io::Error::other(format!(
-                "its room for {room} descriptors is full; raise FileDescriptorStoreMax= and FDSTORE= of the unit"
-            )));
+        if needed == 0 {
+            return Ok(());
         }
-        Ok(())
+        if self.stored.len() + self.slots.len() + needed + reserved > room {
+            return Err(full(room));
+        }
+        let names = self.names.next().take(fresh.len()).chain(of_record);
+        let bytes: usize = names.map(|name| bytes_of(&name)).sum();
+        self.names.check_room(bytes + reserved * bytes_of(HEAD_NAME))
     }
 
-    fn keep(&self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
-        self.fd_store.as_ref().map_or(Ok(()), |fd_store| fd_store.keep(name, fd))
+    fn keep(&mut self, name: &str, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(fd_store) = &self.fd_store else { return Ok(()) };
+        fd_store.keep(name, fd)?;
+        self.names.add(name);
+        Ok(())
     }
 
     fn release(&mut self, name: &str) -> io::Result<()> {
         let Some(fd_store) = &self.fd_store else { return Ok(()) };
         fd_store.release(name)?;
+        self.names.remove(name);
         self.late.append(&mut self.turned_away);
         Ok(())
     }
@@ -306,5 +316,119 @@ impl RecordStore {
             );
             self.trouble = Some(why);
         }
+    }
+}
+
+fn full(room: usize) -> io::Error {
+    let remedy = if room < FULL_ROOM {
+        format!("raise FileDescriptorStoreMax= and FDSTORE= of the unit, up to {FULL_ROOM}")
+    } else {
+        "run a second service for further guests".to_owned()
+    };
+    io::Error::other(format!("its room for {room} descriptors is full; {remedy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::names::NAMES_BYTES_MAX;
+    use rustix::event::{EventfdFlags, eventfd};
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    /// A store at a manager that only forgets, with an open descriptor.
+    struct Rig {
+        store: RecordStore,
+        manager: UnixDatagram,
+        fd: OwnedFd,
+        _dir: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new(room: usize) -> Self {
+            let dir = tempfile::tempdir().expect("a directory");
+            let path = dir.path().join("notify");
+            let manager = UnixDatagram::bind(&path).expect("bound");
+            manager.set_nonblocking(true).expect("a socket");
+            let fd_store = Some(FdStore::to(path.as_os_str(), room).expect("a path"));
+            let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd");
+            Self { store: RecordStore { fd_store, ..RecordStore::default() }, manager, fd, _dir: dir }
+        }
+
+        /// Settles a record with `count` descriptors of its own, however often the manager is busy.
+        fn settle(&mut self, port: u32, count: u64) {
+            let key = RecordKey::Port(port);
+            self.store.is_late(key);
+            while self.store.is_behind() {
+                let is_late = !self.store.take_late(Instant::now()).is_empty();
+                while self.manager.recv(&mut [0; 256]).is_ok() {}
+                let identity = |inode| FdIdentity::made_up(u64::from(port), inode);
+                let fds = (0..count).map(|inode| (identity(inode), self.fd.as_fd())).collect();
+                let contents = RecordContents { text: Vec::new(), fds };
+                if is_late {
+                    self.store.settle(key, Some(contents).filter(|_| count > 0));
+                }
+                self.store.late.retain(|late| *late == key);
+                self.store.tidy(|_| true);
+            }
+        }
+
+        fn names(&self) -> Vec<String> {
+            let records = self.store.slots.keys().map(|key| key.name());
+            records.chain(self.store.stored.values().cloned()).collect()
+        }
+
+        fn complaint(&self) -> &str {
+            self.store.trouble.as_deref().unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn as_many_as_the_unit_allows_fit_and_no_more() {
+        let mut rig = Rig::new(FULL_ROOM);
+        for port in 0..256 {
+            assert_eq!(rig.complaint(), "");
+            rig.settle(port, 63);
+        }
+        // The head's places are kept free.
+        assert_eq!(rig.names().len(), FULL_ROOM - 64);
+        assert!(
+            rig.complaint().contains("its room for 16384 descriptors is full; run a second"),
+            "{}",
+            rig.complaint()
+        );
+    }
+
+    #[test]
+    fn names_that_cannot_be_handed_over_are_refused_until_others_have_gone() {
+        let mut rig = Rig::new(60_000);
+        let mut port = 0;
+        while rig.complaint().is_empty() {
+            port += 1;
+            rig.settle(port, 99);
+        }
+        let bytes = |rig: &Rig| rig.names().join(":").len();
+        assert!(rig.complaint().contains("its descriptors would exceed 122880 bytes"), "{}", rig.complaint());
+        assert!((NAMES_BYTES_MAX - 1000..NAMES_BYTES_MAX).contains(&bytes(&rig)), "{}", bytes(&rig));
+        assert!(!rig.store.slots.contains_key(&RecordKey::Port(port)));
+        rig.settle(1, 0);
+        rig.settle(port, 99);
+        assert!(rig.store.slots.contains_key(&RecordKey::Port(port)));
+        assert!(bytes(&rig) < NAMES_BYTES_MAX);
+        let unique: BTreeSet<String> = rig.names().into_iter().collect();
+        assert_eq!(unique.len(), rig.names().len());
+    }
+
+    #[test]
+    fn long_names_of_an_earlier_version_count_and_go() {
+        let (mut rig, fd) = (Rig::new(100), |_| eventfd(0, EventfdFlags::CLOEXEC).expect("an eventfd"));
+        let names = ["lasthop-4711", "lasthop-2", "lasthop-99999999"];
+        rig.store.adopt(Inherited::of_named(names.map(|name| (name.to_owned(), fd(name))).into_iter()));
+        rig.settle(1, 2);
+        rig.store.tidy(|_| true);
+        assert_eq!(rig.names(), ["lasthop-port-1", "lasthop-1", "lasthop-3"]);
+        rig.settle(1, 0);
+        rig.settle(2, 3);
+        assert_eq!(rig.names(), ["lasthop-port-2", "lasthop-1", "lasthop-2", "lasthop-3"]);
     }
 }

@@ -140,8 +140,12 @@ impl FdStore {
     /// The store of the manager that started this process, if it has one.
     pub fn of_environment() -> Option<Self> {
         let room = std::env::var(ROOM_VARIABLE).ok()?.parse().ok().filter(|room| *room > 0)?;
-        let way = Way::to(&std::env::var_os(VARIABLE)?).ok()?;
-        Some(Self { way, room })
+        Self::to(&std::env::var_os(VARIABLE)?, room).ok()
+    }
+
+    /// The store of a manager with `room` descriptors. Public for the tests of `fd-store`.
+    pub fn to(manager: &OsStr, room: usize) -> io::Result<Self> {
+        Ok(Self { way: Way::to(manager)?, room })
     }
 
     /// Stores a descriptor under `name`, even if its other end is gone. The same open file is not stored twice.
