@@ -36,7 +36,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use log::warn;
+use rustix::io::Errno;
 
+use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::notify::FdStore;
 
 use names::{FULL_ROOM, HEAD_NAME, Names, PORT_NAMES, bytes_of};
@@ -46,6 +48,9 @@ use record::Record;
 /// next supervisor does not know a front end's messages of the last pause, and then that front end has to connect
 /// again.
 const PAUSE: Duration = Duration::from_millis(2);
+/// The longest pause before a record is tried again that the system had no descriptors or memory for. Pauses begin with
+/// `PAUSE` and double. A crash meanwhile costs this guest its connection.
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Descriptors that the head may need: its record, control socket, switch process and memory of flows. The last two
 /// count twice: the store holds the next ones before it releases the last ones, as otherwise no supervisor could ensure
@@ -93,6 +98,13 @@ struct Slot {
     uses: BTreeSet<FdIdentity>,
 }
 
+/// A record that the system had no descriptors or memory for.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Instant,
+    pause: Pause,
+}
+
 /// The part of the manager's store that we use. Without such a manager, nothing is kept.
 #[derive(Debug, Default)]
 pub struct RecordStore {
@@ -102,6 +114,8 @@ pub struct RecordStore {
     slots: BTreeMap<RecordKey, Slot>,
     /// Records that are out of date.
     late: BTreeSet<RecordKey>,
+    /// Records that are tried again after a pause.
+    retries: BTreeMap<RecordKey, Retry>,
     /// Names of unused descriptors that were kept for this process.
     useless: Vec<String>,
     names: Names,
@@ -148,7 +162,8 @@ impl RecordStore {
 
     /// When records have to be written.
     pub fn due(&self) -> Option<Instant> {
-        self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now))
+        let round = self.is_behind().then(|| self.not_before.unwrap_or_else(Instant::now));
+        self.retries.values().map(|retry| Some(retry.at)).fold(round, earlier)
     }
 
     fn is_behind(&self) -> bool {
@@ -157,7 +172,8 @@ impl RecordStore {
 
     /// Whether records have to be written now.
     pub fn is_due(&self, now: Instant) -> bool {
-        self.is_behind() && self.not_before.is_none_or(|at| at <= now)
+        let is_round_due = self.is_behind() && self.not_before.is_none_or(|at| at <= now);
+        is_round_due || self.retries.values().any(|retry| retry.at <= now)
     }
 
     /// Ends the pause.
@@ -168,21 +184,36 @@ impl RecordStore {
     /// Takes the records to update at `now`.
     pub fn take_late(&mut self, now: Instant) -> BTreeSet<RecordKey> {
         self.not_before = Some(now + PAUSE);
+        let again = self.retries.iter().filter(|(_, retry)| retry.at <= now).map(|(key, _)| *key);
+        self.late.extend(again);
         // A close that failed may succeed now.
         self.is_untidy |= self.trouble.is_some() && !self.late.is_empty();
         std::mem::take(&mut self.late)
     }
 
     /// Updates a record; without contents removes it, with all descriptors that only it names. A record is retried
-    /// later if the manager was busy, and when there is more room if the store was full.
+    /// later if the manager was busy or the system had no descriptors or memory, and when there is more room if the
+    /// store was full.
     pub fn settle(&mut self, key: RecordKey, contents: Option<RecordContents<'_>>) {
         let done = match contents {
             Some(contents) => self.enter(key, &contents),
             None => self.forget(key),
         };
+        self.conclude(key, done);
+    }
+
+    /// Notes whether a record that [`Self::take_late`] returned was updated, and tries it again after a passing error.
+    pub fn conclude(&mut self, key: RecordKey, done: io::Result<()>) {
+        let before = self.retries.remove(&key);
         match done {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_late(key),
+            Err(error) if is_passing(&error) && self.is_on() => {
+                let mut pause = before.map_or(Pause::new(PAUSE, RETRY_PAUSE_MAX), |retry| retry.pause);
+                let at = self.not_before.unwrap_or_else(Instant::now) + pause.take();
+                self.retries.insert(key, Retry { at, pause });
+                self.complain(format!("{error}, trying again"));
+            }
             Err(error) => self.complain(error.to_string()),
         }
     }
@@ -309,7 +340,7 @@ impl RecordStore {
     }
 
     /// Logs an error, once.
-    pub fn complain(&mut self, why: String) {
+    fn complain(&mut self, why: String) {
         if self.trouble.as_ref() != Some(&why) {
             warn!(
                 "the service manager does not keep all: {why}. Guests may have to connect again when this process ends"
@@ -317,6 +348,12 @@ impl RecordStore {
             self.trouble = Some(why);
         }
     }
+}
+
+/// Whether the system may have descriptors and memory for the same step later.
+fn is_passing(error: &io::Error) -> bool {
+    let passing = [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::INTR];
+    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
 }
 
 fn full(room: usize) -> io::Error {
@@ -430,5 +467,39 @@ mod tests {
         rig.settle(1, 0);
         rig.settle(2, 3);
         assert_eq!(rig.names(), ["lasthop-port-2", "lasthop-1", "lasthop-2", "lasthop-3"]);
+    }
+    #[test]
+    fn a_record_is_tried_again_after_pauses_that_double() {
+        let mut rig = Rig::new(100);
+        let (key, mut now) = (RecordKey::Port(1), Instant::now());
+        rig.store.is_late(key);
+        let mut pauses = Vec::new();
+        for errno in [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM].into_iter().chain([Errno::MFILE; 9]) {
+            assert!(rig.store.is_due(now));
+            assert_eq!(rig.store.take_late(now), BTreeSet::from([key]));
+            rig.store.conclude(key, Err(errno.into()));
+            rig.store.tidy(|_| true);
+            let due = rig.store.due().expect("again");
+            assert!(!rig.store.is_due(due - Duration::from_micros(1)));
+            pauses.push((due - now - PAUSE).as_millis());
+            now = due;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2000, 2000]);
+        // A change of the session does not wait for it, and success ends it.
+        rig.store.is_late(key);
+        assert_eq!(rig.store.take_late(now - RETRY_PAUSE_MAX), BTreeSet::from([key]));
+        rig.settle(1, 3);
+        assert_eq!((rig.names().len(), rig.store.retries.len()), (4, 0));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_tried_again_by_itself() {
+        let mut rig = Rig::new(10);
+        rig.settle(1, 20);
+        assert!(rig.complaint().contains("is full"), "{}", rig.complaint());
+        let text = vec![b'x'; 8 << 20];
+        rig.store.settle(RecordKey::Port(2), Some(RecordContents { text, fds: Vec::new() }));
+        assert!(rig.complaint().contains("too many to be kept"), "{}", rig.complaint());
+        assert_eq!(rig.store.due(), None);
     }
 }

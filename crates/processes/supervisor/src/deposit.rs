@@ -31,7 +31,7 @@ impl Supervisor {
         for key in store.take_late(now) {
             match self.kept_state().contents(key).transpose() {
                 Ok(contents) => store.settle(key, contents),
-                Err(error) => store.complain(error.to_string()),
+                Err(error) => store.conclude(key, Err(error)),
             }
         }
         // Before the switch process has its configuration, it is not known which records are needed.
