@@ -21,6 +21,8 @@ use super::sockets::ListenSocket;
 const CLIENTS_MAX: usize = 16;
 /// Places in addition for root and our own user: others may keep all of the former busy.
 const OWNERS_MAX: usize = 4;
+/// Connections that are accepted in a row; then others are served. The poller reports the rest again.
+const PER_TURN_MAX: usize = 64;
 /// Pause after `accept` failed for lack of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -77,9 +79,9 @@ impl Control {
         self.socket.leave();
     }
 
-    /// Accepts new clients.
+    /// Accepts new clients: some of them, if there are many.
     pub(crate) fn accept(&mut self, poller: &Poller) {
-        loop {
+        for _ in 0..PER_TURN_MAX {
             let socket = match self.socket.accept(&Origin::new("a control client")) {
                 Ok(Some(socket)) => socket,
                 Ok(None) => return,
@@ -210,5 +212,35 @@ fn too_many() -> Fault {
 impl AsFd for Control {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::connect_to;
+
+    const SOURCES: ApiSources = ApiSources { socket: 0, client: |number| number.into() };
+
+    #[test]
+    fn clients_that_connect_without_end_are_taken_some_at_a_time() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("control.sock");
+        let mut control = Control::open(&path, SocketAccess::OWNER_ALONE, None, SOURCES).expect("bound");
+        let mut poller = Poller::new().expect("a set");
+        poller.add(&control, SOURCES.socket, Interest::READ).expect("watched");
+        let _clients: Vec<_> =
+            (0..PER_TURN_MAX + 10).map(|_| connect_to(&path).expect("connected")).collect();
+        let mut waits = || {
+            let events = poller.wait(Some(Instant::now())).expect("a set");
+            events.iter().any(|event| event.source == SOURCES.socket)
+        };
+        assert!(waits());
+        control.accept(&Poller::new().expect("a set"));
+        assert_eq!(control.next as usize, PER_TURN_MAX);
+        assert!(waits(), "the rest is reported again");
+        control.accept(&Poller::new().expect("a set"));
+        assert_eq!(control.next as usize, PER_TURN_MAX + 10);
+        assert!(!waits());
     }
 }
