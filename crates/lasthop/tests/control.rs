@@ -352,6 +352,22 @@ fn a_client_need_not_wait_for_the_answer() {
 }
 
 #[test]
+fn requests_of_a_client_that_hung_up_are_executed_in_order() {
+    let switch = Switch::start(&[]);
+    let ask = |method: &str, name: &str| {
+        format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"{method}\",\"params\":{{\"name\":\"{name}\"}}}}\n"
+        )
+    };
+    // More than are served in a turn; each needs the one before, which the switch process answers.
+    let rounds = (0..50).map(|_| ask("vnic.add", "a") + &ask("vnic.del", "a"));
+    let requests: String = rounds.chain([ask("vnic.add", "a"), ask("vnic.add", "last")]).collect();
+    switch.connect("control.sock").write_all(requests.as_bytes()).expect("written");
+    eventually("the last one", || (switch.ask(&["vnic", "show", "last"]).code == Some(0)).then_some(()));
+    switch.ask(&["vnic", "show", "a"]).ok();
+}
+
+#[test]
 fn an_address_is_not_kept_for_a_vnic_that_came_after_the_one_it_was_for() {
     let switch = Switch::start(&["--vnic", "a"]);
     let process = switch.switch_pid().expect("a switch process");

@@ -53,6 +53,7 @@ impl ApiClients {
     /// Closes the socket and all clients.
     pub fn close(&mut self) {
         self.control = None;
+        self.answered.clear();
     }
 
     /// Accepts new clients.
@@ -62,9 +63,9 @@ impl ApiClients {
         }
     }
 
-    /// The lines of a client to serve now: it sent something, or has gone.
-    pub fn read(&mut self, client: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
-        self.control.as_mut().map(|control| control.read(client, is_over, poller)).unwrap_or_default()
+    /// The line of a client to serve now: it sent something, or has gone.
+    pub fn read(&mut self, client: u32, is_over: bool, poller: &Poller) -> Option<RequestLine> {
+        self.control.as_mut()?.read(client, is_over, poller)
     }
 
     /// Writes answers, until one of these clients has sent another request.
@@ -115,8 +116,11 @@ impl ApiClients {
         self.control.iter_mut().for_each(Control::leave_socket);
     }
 
-    /// When [`Self::expire`] has something to do.
+    /// When [`Self::next_line`] or [`Self::expire`] has something to do.
     pub fn due(&self) -> Option<Instant> {
+        if !self.answered.is_empty() {
+            return Some(Instant::now());
+        }
         self.control.as_ref().and_then(Control::due)
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Client {
     is_waiting: bool,
     /// Whether it has ended its side of the connection.
     is_done: bool,
+    /// Whether it has gone: its remaining lines are executed, and answers are dropped.
+    has_left: bool,
     /// Whether it is closed once its output is written.
     is_closing: bool,
     /// When it is dropped if it reads nothing.
@@ -53,6 +55,7 @@ impl Client {
             output,
             is_waiting: false,
             is_done: false,
+            has_left: false,
             is_closing: false,
             reads_until: None,
             served: Instant::now(),
@@ -105,14 +108,16 @@ impl Client {
         }
     }
 
-    /// Takes all complete lines, one after the other, of a client that has gone.
-    pub(crate) fn last_lines(&mut self) -> Vec<Vec<u8>> {
-        let end = self.input.iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
-        self.input[..end]
-            .split(|byte| *byte == b'\n')
-            .filter(|line| !line.is_empty())
-            .map(<[u8]>::to_vec)
-            .collect()
+    /// It has gone. Lines that it sent are still executed, one at a time as before.
+    pub(crate) fn leave(&mut self) {
+        (self.is_done, self.has_left) = (true, true);
+        self.output.clear();
+        self.reads_until = None;
+    }
+
+    /// Whether it has gone, so that its connection is not watched any more.
+    pub(crate) fn has_left(&self) -> bool {
+        self.has_left
     }
 
     /// Refuses a client.
@@ -122,12 +127,12 @@ impl Client {
         let _ = send(&self.stream, &line, SendFlags::NOSIGNAL);
     }
 
-    /// Whether it has gone and left nothing to read.
+    /// Whether it has gone and left nothing to do.
     pub(crate) fn is_gone(&self) -> bool {
         let mut polled = [PollFd::new(&self.stream, PollFlags::IN)];
         let is_polled = poll(&mut polled, Some(&Timespec::default())).is_ok();
         let is_over = is_polled && polled[0].revents().intersects(PollFlags::HUP | PollFlags::ERR);
-        is_over && self.input.is_empty() && self.has_read_all()
+        is_over && !self.is_waiting && self.input.is_empty() && self.has_read_all()
     }
 
     /// Answers the current request with `line`; an empty line for a notification.
@@ -148,10 +153,13 @@ impl Client {
     }
 
     /// Writes as much as the socket takes at once. The rest follows as the client reads: a long table delays no other
-    /// client.
-    pub(crate) fn write(&mut self, now: Instant) -> std::io::Result<()> {
+    /// client. After an error it has left.
+    pub(crate) fn write(&mut self, now: Instant) {
+        if self.has_left {
+            self.output.clear();
+        }
         if self.output.is_empty() {
-            return Ok(()); // it may have gone, but its request still has to be executed
+            return; // it may have gone, but its request still has to be executed
         }
         match send(&self.stream, self.output.as_slices().0, SendFlags::NOSIGNAL) {
             Ok(count) => {
@@ -159,19 +167,18 @@ impl Client {
                 self.reads_until = None;
             }
             Err(Errno::AGAIN | Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
+            Err(_) => return self.leave(),
         }
         if self.output.is_empty() {
             self.reads_until = None;
         } else {
             self.reads_until.get_or_insert(now + PATIENCE);
         }
-        Ok(())
     }
 
-    /// Duplicates the connection, for the switch process.
-    pub(crate) fn share(&self) -> std::io::Result<ForeignFd> {
-        self.stream.try_clone()
+    /// Duplicates the connection, for the switch process; `None` if the client has gone.
+    pub(crate) fn share(&self) -> Option<std::io::Result<ForeignFd>> {
+        (!self.has_left).then(|| self.stream.try_clone())
     }
 
     /// Whether nothing remains to be done for it.
@@ -225,7 +232,7 @@ mod tests {
         assert_eq!(client.next_line(), None);
         client.answer(b"1\n".to_vec());
         assert_eq!(client.next_line(), None, "the answer is not out yet");
-        client.write(Instant::now()).expect("written");
+        client.write(Instant::now());
         assert_eq!(client.next_line(), Some(b"two".to_vec()));
         client.answer(Vec::new());
         assert_eq!(client.next_line(), None);
@@ -242,19 +249,28 @@ mod tests {
         client.next_line().expect("a line");
         assert!(!client.is_over(Instant::now()));
         client.answer(b"1\n".to_vec());
-        client.write(Instant::now()).expect("written");
+        client.write(Instant::now());
         assert!(client.is_over(Instant::now()));
     }
 
     #[test]
-    fn a_client_that_is_gone_leaves_its_lines() {
+    fn lines_of_a_client_that_is_gone_are_taken_one_by_one() {
         let (mut theirs, mut client) = pair();
         assert!(!client.is_gone());
-        theirs.write_all(b"one\n\ntwo\nthr").expect("written");
+        theirs.write_all(b"one\ntwo\nthr").expect("written");
         drop(theirs);
         assert!(!client.is_gone(), "it has said something");
         client.read().expect("read");
-        assert_eq!(client.last_lines(), [b"one".to_vec(), b"two".to_vec()]);
+        client.leave();
+        for line in [b"one", b"two"] {
+            assert!(!client.is_over(Instant::now()));
+            assert_eq!((client.next_line(), client.next_line()), (Some(line.to_vec()), None));
+            assert!(!client.is_gone() && !client.is_over(Instant::now()), "its request is under way");
+            client.answer(b"1\n".to_vec());
+            client.write(Instant::now());
+        }
+        assert_eq!(client.next_line(), None);
+        assert!(client.is_over(Instant::now()));
         let (theirs, client) = pair();
         drop(theirs);
         assert!(client.is_gone());
@@ -270,7 +286,7 @@ mod tests {
             assert_eq!(client.next_line(), None);
         }
         assert!(client.is_closing && client.input.is_empty());
-        client.write(Instant::now()).expect("written");
+        client.write(Instant::now());
         assert!(client.is_over(Instant::now()));
     }
 
@@ -279,7 +295,7 @@ mod tests {
         let (_theirs, mut client) = pair();
         let now = Instant::now();
         client.answer(vec![b'x'; 8 << 20]);
-        client.write(now).expect("written");
+        client.write(now);
         assert_eq!(client.due(), Some(now + PATIENCE));
         assert!(!client.is_over(now) && client.is_over(now + PATIENCE));
     }

@@ -126,17 +126,14 @@ impl Control {
         self.clients.len() < CLIENTS_MAX + if is_owner { OWNERS_MAX } else { 0 }
     }
 
-    /// Reads from a client and returns the lines to serve now: all of them if it has gone, as it does not wait for
-    /// answers.
-    pub(crate) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Vec<RequestLine> {
-        let Some(client) = self.clients.get_mut(&number) else { return Vec::new() };
-        let is_sound = client.read().is_ok();
-        if is_sound && !is_over {
-            return self.proceed(number, poller).into_iter().collect();
+    /// Reads from a client and returns the line to serve now. A client that has gone keeps its place until all of its lines
+    /// are executed.
+    pub(crate) fn read(&mut self, number: u32, is_over: bool, poller: &Poller) -> Option<RequestLine> {
+        let client = self.clients.get_mut(&number)?;
+        if client.read().is_err() || is_over {
+            client.leave();
         }
-        let lines = client.last_lines();
-        self.hand_over(number, poller); // the switch may have a copy
-        lines.into_iter().map(|line| (number, line)).collect()
+        self.proceed(number, poller)
     }
 
     /// Sends the answer to a client's request.
@@ -148,7 +145,7 @@ impl Control {
 
     /// Duplicates a client's connection; `None` if it has gone.
     pub(crate) fn share(&self, number: u32) -> Option<std::io::Result<ForeignFd>> {
-        self.clients.get(&number).map(Client::share)
+        self.clients.get(&number).and_then(Client::share)
     }
 
     /// Whether a client may also choose which programs run here.
@@ -173,17 +170,22 @@ impl Control {
     /// Writes as much as possible to a client, and takes its next line.
     pub(crate) fn proceed(&mut self, number: u32, poller: &Poller) -> Option<RequestLine> {
         let client = self.clients.get_mut(&number)?;
-        let line = client.write(Instant::now()).is_ok().then(|| client.next_line());
+        client.write(Instant::now());
+        let line = client.next_line();
         // The line may have been too long, which causes an answer.
-        let is_sound = line.is_some() && client.write(Instant::now()).is_ok();
-        if !is_sound || client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
+        client.write(Instant::now());
+        if client.is_over(Instant::now()) || self.watch(number, poller).is_err() {
             self.hand_over(number, poller);
         }
-        Some((number, line??))
+        Some((number, line?))
     }
 
     fn watch(&self, number: u32, poller: &Poller) -> Result<(), Fault> {
         let Some(client) = self.clients.get(&number) else { return Ok(()) };
+        if client.has_left() {
+            poller.remove(client); // the end of a connection is always reported
+            return Ok(());
+        }
         poller.modify(client, (self.sources.client)(number), client.interest())
     }
 
@@ -217,6 +219,8 @@ impl AsFd for Control {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::sockets::connect_to;
 
@@ -242,5 +246,25 @@ mod tests {
         control.accept(&Poller::new().expect("a set"));
         assert_eq!(control.next as usize, PER_TURN_MAX + 10);
         assert!(!waits());
+    }
+    #[test]
+    fn a_client_that_is_gone_keeps_its_place_until_its_lines_are_executed() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("control.sock");
+        let mut control = Control::open(&path, SocketAccess::OWNER_ALONE, None, SOURCES).expect("bound");
+        let mut poller = Poller::new().expect("a set");
+        let mut client = std::os::unix::net::UnixStream::connect(&path).expect("connected");
+        control.accept(&poller);
+        client.write_all(b"one\ntwo\n").expect("written");
+        drop(client);
+        assert_eq!(control.read(1, true, &poller), Some((1, b"one".to_vec())));
+        assert_eq!(control.proceed(1, &poller), None, "the first one is under way");
+        assert!(poller.wait(Some(Instant::now())).expect("a set").is_empty(), "its end is known");
+        control.answer(1, b"1\n".to_vec());
+        assert!(control.share(1).is_none() && control.clients.len() == 1);
+        assert_eq!(control.proceed(1, &poller), Some((1, b"two".to_vec())));
+        control.answer(1, Vec::new());
+        assert_eq!(control.proceed(1, &poller), None);
+        assert!(control.clients.is_empty());
     }
 }

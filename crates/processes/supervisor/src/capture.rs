@@ -64,9 +64,9 @@ impl Stream {
         if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
-        // A client that is gone needs no reply.
+        // A client that is gone needs no reply, but the next one of its requests is served after one.
         let Some(shared) = clients.share(caller) else {
-            return Ok(None);
+            return Ok(Some(self.answer));
         };
         let failed = |error| Fault::internal("share the connection", error);
         let fd = shared.map_err(failed)?;

@@ -67,6 +67,9 @@ const METHODS: &[&str] = &[
     "version",
     "upgrade",
 ];
+/// Requests that are served in a row; then others have their turn. A client may send many at once, and need not read the
+/// replies.
+const PER_TURN_MAX: usize = 64;
 /// The state of a new vhost-user port.
 const STATE_NEW: &str = "waiting for guest";
 #[derive(Deserialize)]
@@ -88,14 +91,16 @@ struct MaybeNamed {
 impl Supervisor {
     /// Handles a client that sent something, or is gone.
     pub(super) fn hear_client(&mut self, client: u32, is_over: bool) {
-        for line in self.clients.read(client, is_over, &self.out.poller) {
+        if let Some(line) = self.clients.read(client, is_over, &self.out.poller) {
             self.serve_line(line);
         }
     }
 
-    /// Writes the replies, and serves the requests that those clients have sent meanwhile.
+    /// Writes the replies, and serves the requests that those clients have sent meanwhile: some of them, if there are
+    /// many.
     pub(super) fn proceed_with_clients(&mut self) {
-        while let Some(line) = self.clients.next_line(&self.out.poller) {
+        for _ in 0..PER_TURN_MAX {
+            let Some(line) = self.clients.next_line(&self.out.poller) else { return };
             self.serve_line(line);
         }
     }
