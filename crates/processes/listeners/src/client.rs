@@ -17,6 +17,9 @@ use lasthop_runtime::poller::Interest;
 
 /// A client that reads nothing of its answer for this time is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A client must never make us wait. O_NONBLOCK alone is not enough: the switch process may have a copy of the connection,
+/// and can clear that flag for both.
+const NEVER_WAIT: SendFlags = SendFlags::NOSIGNAL.union(SendFlags::DONTWAIT);
 /// Bytes of one read.
 const READ_BYTES: usize = 4096;
 
@@ -66,7 +69,7 @@ impl Client {
     pub(crate) fn read(&mut self) -> std::io::Result<()> {
         let mut bytes = [0; READ_BYTES];
         while self.wants_read() {
-            match discard(self.stream.as_fd(), &mut bytes, RecvFlags::empty(), self.stream.origin()) {
+            match discard(self.stream.as_fd(), &mut bytes, RecvFlags::DONTWAIT, self.stream.origin()) {
                 Ok((_, true)) => {
                     // No request takes descriptors. They may take long to close, and the connection is closed only
                     // after them.
@@ -124,7 +127,7 @@ impl Client {
     pub(crate) fn refuse(&mut self, fault: Fault) {
         let line = write_answer(&serde_json::Value::Null, &Err(fault));
         // A new connection has room for it; an error means that the client has gone.
-        let _ = send(&self.stream, &line, SendFlags::NOSIGNAL);
+        let _ = send(&self.stream, &line, NEVER_WAIT);
     }
 
     /// Whether it has gone and left nothing to do.
@@ -161,7 +164,7 @@ impl Client {
         if self.output.is_empty() {
             return; // it may have gone, but its request still has to be executed
         }
-        match send(&self.stream, self.output.as_slices().0, SendFlags::NOSIGNAL) {
+        match send(&self.stream, self.output.as_slices().0, NEVER_WAIT) {
             Ok(count) => {
                 self.output.drain(..count);
                 self.reads_until = None;
@@ -288,6 +291,19 @@ mod tests {
         assert!(client.is_closing && client.input.is_empty());
         client.write(Instant::now());
         assert!(client.is_over(Instant::now()));
+    }
+
+    #[test]
+    fn a_connection_that_another_process_made_blocking_makes_nobody_wait() {
+        let (_theirs, mut client) = pair();
+        let copy = client.share().expect("it is there").expect("a copy");
+        ioctl_fionbio(&copy, false).expect("set");
+        client.read().expect("nothing");
+        client.answer(vec![b'x'; 8 << 20]);
+        client.write(Instant::now());
+        client.write(Instant::now());
+        assert!(!client.has_left() && !client.output.is_empty());
+        client.refuse(Fault::new(Kind::Limit, "no room".to_owned()));
     }
 
     #[test]
