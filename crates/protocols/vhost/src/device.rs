@@ -42,8 +42,8 @@ pub trait Device {
     /// A sentence for users; the ring is not started then.
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String>;
 
-    /// Stops a ring and drops its [`RingStart`]. Returns the position of the next available head, or `None` if it was
-    /// not running or has stopped by itself.
+    /// Stops a running ring and drops its [`RingStart`]. Returns the position of the next available head, also if the
+    /// ring has stopped by itself. `None`: the position is not known, and the session tells the front end none.
     fn stop_ring(&mut self, index: u16) -> Option<u16>;
 
     /// Enables or disables a running ring. Packets of a disabled transmit ring are dropped; a disabled receive ring

@@ -21,6 +21,12 @@ pub enum SessionEnd {
     /// A request failed, and the front end had not asked for an acknowledgement.
     #[error("{0}")]
     Refused(#[from] RequestError),
+    /// The front end asked where a ring stopped, and the device could not tell. After a failed request a front end takes
+    /// the position from the used ring; a wrong answer would repeat packets or lose them.
+    #[error(
+        "ring {0} could not be stopped in time, so its position is not known; the front end has to connect again, or else restart the guest"
+    )]
+    LostPosition(u16),
     /// The system failed the connection.
     #[error("the connection to the front end failed: {0}")]
     Io(#[from] std::io::Error),

@@ -91,6 +91,8 @@ struct Ring {
     layout: Layout,
     /// The position at which the ring starts.
     base: u16,
+    /// Whether the device could not tell where it stopped, so that `base` is out of date.
+    is_lost: bool,
     kick: Kick,
     call: Option<Numbered>,
     /// The value of the last SET_VRING_ENABLE.
@@ -162,6 +164,7 @@ impl Ring {
             entries: self.layout.entries,
             addresses,
             base: self.base,
+            is_lost: self.is_lost,
             kick,
             call: self.call.as_ref().map(|call| call.number),
             enable: self.enable,
@@ -184,7 +187,8 @@ impl Ring {
             used,
         });
         let layout = Layout { entries: kept.entries, addresses };
-        Ok(Self { layout, base: kept.base, kick, call, enable: kept.enable, running: false })
+        let SavedRing { base, is_lost, enable, .. } = *kept;
+        Ok(Self { layout, base, is_lost, kick, call, enable, running: false })
     }
 }
 
@@ -287,10 +291,11 @@ impl Rings {
 
     fn stop(&mut self, index: u16, device: &mut impl Device) {
         let ring = self.ring(index);
-        if std::mem::take(&mut ring.running)
-            && let Some(base) = device.stop_ring(index)
-        {
-            ring.base = base;
+        if std::mem::take(&mut ring.running) {
+            match device.stop_ring(index) {
+                Some(base) => ring.base = base,
+                None => ring.is_lost = true,
+            }
         }
     }
 
@@ -369,16 +374,17 @@ impl Rings {
     ) -> Result<(), RequestError> {
         let base = u16::try_from(base).map_err(|_| RequestError::RingBase(index, base))?;
         self.stop(index, device);
-        self.ring(index).base = base;
+        let ring = self.ring(index);
+        (ring.base, ring.is_lost) = (base, false);
         self.start(index, device, shared)
     }
 
-    /// Stops a ring until it is kicked again, and returns its position.
-    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> u16 {
+    /// Stops a ring until it is kicked again, and returns its position, if that is known.
+    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> Option<u16> {
         self.stop(index, device);
         let ring = self.ring(index);
         ring.kick = Kick::NotSet;
-        ring.base
+        (!ring.is_lost).then_some(ring.base)
     }
 
     /// Starts a ring, or restarts it.

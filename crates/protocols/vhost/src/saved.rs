@@ -152,6 +152,9 @@ pub(crate) struct SavedRing {
     /// Descriptor table, available ring, used ring.
     pub(crate) addresses: Option<[u64; 3]>,
     pub(crate) base: u16,
+    /// Whether `base` is out of date.
+    #[serde(default)]
+    pub(crate) is_lost: bool,
     pub(crate) kick: SavedKick,
     pub(crate) call: Option<u32>,
     pub(crate) enable: Option<bool>,

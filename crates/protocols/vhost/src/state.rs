@@ -430,7 +430,8 @@ impl<D: Device> Protocol<D> {
 
     fn take_base(&mut self, message: &VhostMessage) -> Result<Served, SessionEnd> {
         let (index, _) = self.ring_state(message)?;
-        let base = self.rings.take_base(index, &mut self.device);
+        // A refusal would be taken for a position: its reply has the same length.
+        let base = self.rings.take_base(index, &mut self.device).ok_or(SessionEnd::LostPosition(index))?;
         let state = RingStateMessage { index: u32::from(index), value: u32::from(base) };
         Ok(Served::Reply(state.encode()))
     }

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use lasthop_vhost::message::request;
+use lasthop_vhost::message::{FLAG_NEED_REPLY, RingStateMessage, request};
 use lasthop_vhost::{ProtocolError, SessionEnd, features};
 use rustix::fs::{OFlags, fcntl_getfl};
 
@@ -82,11 +82,29 @@ fn the_base_of_a_ring_that_never_ran_is_what_was_set() {
 }
 
 #[test]
-fn a_ring_that_the_device_lost_has_its_last_base() {
+fn a_ring_that_the_device_lost_has_no_base_and_its_session_ends() {
+    for flags in [1, 1 | FLAG_NEED_REPLY] {
+        let mut host = Host::acknowledged();
+        let _file = host.run_pair();
+        host.flags = flags;
+        host.device.notes().running.clear();
+        host.send(request::GET_VRING_BASE, RingStateMessage { index: 0, value: 0 }.encode(), &[]);
+        let end = host.ready().unwrap_err();
+        assert!(matches!(end, SessionEnd::LostPosition(0)), "{end}");
+        assert!(host.reply().is_none(), "any reply would be taken for a position");
+    }
+}
+
+#[test]
+fn a_ring_that_was_lost_before_has_no_base_until_it_gets_one() {
     let mut host = Host::plain();
     let _file = host.run_pair();
     host.device.notes().running.clear();
-    assert_eq!(host.base_of(0), 0);
+    host.tell_u64(request::SET_STATUS, 0);
+    host.tell_ring(request::SET_VRING_BASE, 0, 7);
+    assert_eq!(host.base_of(0), 7);
+    host.send(request::GET_VRING_BASE, RingStateMessage { index: 1, value: 0 }.encode(), &[]);
+    assert!(matches!(host.ready(), Err(SessionEnd::LostPosition(1))));
 }
 
 #[test]
