@@ -6,5 +6,6 @@ mod documented;
 mod explain;
 mod metrics;
 mod print;
+mod relay;
 mod set;
 mod watch;

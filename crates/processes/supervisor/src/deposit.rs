@@ -135,9 +135,19 @@ impl<'a> KeptState<'a> {
         let past = counters.map(|counters| counters.past_by_name()).unwrap_or_default();
         let since_ms = counters.map(LifetimeCounters::since_ms);
         let is_requested = port.is_requested();
-        let leases = port.leases().cloned();
-        let record =
-            PortRecord { spec, device, listening, saved_session, book, past, since_ms, is_requested, leases };
+        let (leases, made_by) = (port.leases().cloned(), port.spec.made_by.clone());
+        let record = PortRecord {
+            spec,
+            device,
+            listening,
+            saved_session,
+            book,
+            past,
+            since_ms,
+            is_requested,
+            made_by,
+            leases,
+        };
         contents.text = serde_json::to_vec(&record)?;
         Ok(contents)
     }

@@ -75,7 +75,7 @@ impl PreviousState {
             let text = |[records, state]: [u64; 2]| format!("{records}.{state}");
             return Err(format!("it is of version {}, and this lasthop knows {}", text(theirs), text(ours)));
         }
-        let ports = ports.map(|(number, text)| Ok((number, parse(text)?)));
+        let ports = ports.map(|(number, text)| Ok((number, parse::<PortRecord>(text)?.with_maker())));
         Ok(Self { head: parse(head)?, ports: ports.collect::<Result<_, String>>()? })
     }
 
@@ -391,6 +391,7 @@ mod tests {
             saved_session: None,
             book: None,
             is_requested: false,
+            made_by: None,
             leases: None,
             past: BTreeMap::new(),
             since_ms: None,

@@ -8,7 +8,7 @@ use serde_json::Value;
 use lasthop_api::acl::AclRule;
 use lasthop_api::fdb::StaticEntry;
 use lasthop_api::leases::PortLeases;
-use lasthop_api::port::{Name, PortBackend, PortCommon, PortSpec, VhostUserBackend, VnicForm};
+use lasthop_api::port::{Maker, Name, PortBackend, PortCommon, PortSpec, VhostUserBackend, VnicForm};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_fd_store::FdIdentity;
 
@@ -76,6 +76,9 @@ pub(super) struct PortRecord {
     /// Whether a controller requested it, and will again: only its counters are kept.
     #[serde(default)]
     pub(super) is_requested: bool,
+    /// The program that made the port. It is not among the settings, which older programs read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) made_by: Option<Maker>,
     /// Addresses that DHCP servers gave to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) leases: Option<PortLeases>,
@@ -84,12 +87,19 @@ pub(super) struct PortRecord {
 impl PortRecord {
     /// The settings of a port as `spec` and `device`.
     pub(super) fn settings(port: &PortSpec) -> (VnicForm, Option<PortSpec>) {
+        let port = PortSpec { made_by: None, ..port.clone() };
         if port.is_vhost_user() {
-            return (VnicForm(port.clone()), None);
+            return (VnicForm(port), None);
         }
         let backend = PortBackend::VhostUser(VhostUserBackend::default());
         let common = PortCommon { mtu: None, ..port.common.clone() };
-        (VnicForm(PortSpec { common, backend }), Some(port.clone()))
+        (VnicForm(PortSpec { backend, common, made_by: None }), Some(port))
+    }
+
+    /// The same with the maker among the settings.
+    pub(super) fn with_maker(mut self) -> Self {
+        self.device.as_mut().unwrap_or(&mut self.spec.0).made_by = self.made_by.take();
+        self
     }
 
     /// The port.
@@ -117,6 +127,22 @@ mod tests {
             r#"{{"spec":{spec},"device":{device},"listening":null,"estate":null,"book":null,"past":{{}},"is_requested":false}}"#
         );
         serde_json::from_str(&text).expect("a record")
+    }
+
+    #[test]
+    fn the_maker_of_a_port_is_kept_where_older_programs_do_not_look() {
+        for text in ["a,backend=vhost-user,made-by=x", "t,tap=t,made-by=x"] {
+            let port: PortSpec = text.parse().expect("a port");
+            let (spec, device) = PortRecord::settings(&port);
+            let told = serde_json::to_string(&(&spec, &device)).expect("JSON");
+            assert!(!told.contains("made_by"), "{told}");
+            let read = PortRecord { made_by: port.made_by.clone(), device, ..record(&json(&spec), "null") };
+            assert_eq!(read.with_maker().spec(), &port);
+        }
+    }
+
+    fn json(spec: &VnicForm) -> String {
+        serde_json::to_string(spec).expect("JSON")
     }
 
     #[test]

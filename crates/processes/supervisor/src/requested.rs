@@ -228,7 +228,7 @@ fn spec_of(wanted: &WantedDevice) -> Result<PortSpec, Denial> {
         }
     };
     let common = PortCommon { switch, ..PortCommon::named(name) };
-    Ok(PortSpec { common, backend })
+    Ok(PortSpec { common, backend, made_by: None })
 }
 
 /// Makes a tap, if no device has the name.

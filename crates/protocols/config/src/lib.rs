@@ -47,6 +47,7 @@
 #![forbid(unsafe_code)]
 
 mod conflicts;
+pub mod kept;
 mod mistakes;
 pub mod plan;
 mod schema;
@@ -310,6 +311,11 @@ fn distinct_ports(
             let line = line_of_key(text, line, key);
             Mistake::new(line..=line, fault.message)
         })?;
+        if port.made_by.is_some() {
+            let line = line_of_key(text, line, "made-by");
+            let why = "made-by is for programs that make ports, not for the file; leave it out";
+            return Err(Mistake::new(line..=line, why.to_owned()));
+        }
         conflicts::check_port(&port, &distinct).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         distinct.push(port);
     }

@@ -121,6 +121,8 @@ impl Plan {
 }
 
 fn change(old: &PortSpec, new: &PortSpec) -> Option<Step> {
+    // A file says nothing about that.
+    let new = &PortSpec { made_by: old.made_by.clone(), ..new.clone() };
     let changes = changes(old, new);
     match changes.iter().any(|change| change.when == When::Anew) {
         _ if changes.is_empty() => None,

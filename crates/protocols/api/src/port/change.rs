@@ -30,6 +30,7 @@ const NOW: &[&str] = &[
     "guard",
     "addresses",
     "groups",
+    "made_by",
     "storm_broadcast",
     "storm_multicast",
     "storm_unknown",

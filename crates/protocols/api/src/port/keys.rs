@@ -18,7 +18,7 @@ use crate::switches::SwitchName;
 use lasthop_runtime::fault::Fault;
 
 use super::{
-    BackendChoice, BackendKind, DEVICE_BYTES_MAX, DeviceBackend, FeatureSet, HostAccess, LinkState,
+    BackendChoice, BackendKind, DEVICE_BYTES_MAX, DeviceBackend, FeatureSet, HostAccess, LinkState, Maker,
     MemoryMax, Name, PortBackend, PortCommon, PortSpec, Prefix, SocketMode, TapBackend, Vcpus,
     VhostUserBackend, VnicMode, check_device, limits, mac_text, vid_number, vlan_list, vlans,
 };
@@ -130,6 +130,10 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["web"]]))]
     pub(super) groups: Option<GroupNames>,
+    /// The program that made the port. A file does not have it.
+    #[serde(default, alias = "made-by", skip_serializing_if = "Option::is_none")]
+    #[schemars(skip)]
+    pub(super) made_by: Option<Maker>,
     /// Whether packets pass.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("default" = LinkState::Up))]
@@ -212,6 +216,7 @@ impl PortKeys {
         }
         self.check_fit(kind)?;
         let common = self.common()?;
+        let made_by = self.made_by.clone();
         let backend = match kind {
             BackendKind::VhostUser => PortBackend::VhostUser(self.vhost_user()?),
             BackendKind::Device => PortBackend::Device(self.over_device(&common.name)?),
@@ -221,7 +226,7 @@ impl PortKeys {
                 PortBackend::Tap(TapBackend { tap, address: self.address.unwrap_or_default() })
             }
         };
-        Ok(PortSpec { common, backend })
+        Ok(PortSpec { common, backend, made_by })
     }
 
     /// Like `spec`, where only vhost-user ports are possible and `backend` is implied.
@@ -472,8 +477,8 @@ impl From<PortCommon> for PortKeys {
 }
 
 impl From<PortSpec> for PortKeys {
-    fn from(PortSpec { common, backend }: PortSpec) -> Self {
-        let common = Self::from(common);
+    fn from(PortSpec { common, backend, made_by }: PortSpec) -> Self {
+        let common = Self { made_by, ..Self::from(common) };
         match backend {
             PortBackend::VhostUser(backend) => Self {
                 backend: Some(BackendChoice::VhostUser),

@@ -14,6 +14,7 @@ pub mod change;
 mod features;
 mod keys;
 pub mod limits;
+mod maker;
 mod memory;
 mod name;
 mod parse;
@@ -28,6 +29,7 @@ pub use features::{FeatureSet, describe as describe_features};
 pub use keys::{KeyFault, PortKeys};
 pub(crate) use limits::check_mac;
 pub(crate) use limits::mac as mac_text;
+pub use maker::{Maker, OVS_RELAY};
 pub use memory::MemoryMax;
 pub use name::Name;
 pub use parse::{host_port, uplink, vnic};
@@ -58,6 +60,8 @@ pub struct PortSpec {
     pub common: PortCommon,
     /// The other end of the port.
     pub backend: PortBackend,
+    /// The program that made it and will remove it; `None`: a person, or the file.
+    pub made_by: Option<Maker>,
 }
 
 /// Settings of a port of any backend.
@@ -193,6 +197,7 @@ impl PortSpec {
         "guard",
         "addresses",
         "groups",
+        "made-by",
         "link",
         "socket-mode",
         "socket-owner",
@@ -209,7 +214,7 @@ impl PortSpec {
 
     /// A port of this name and backend with default settings.
     pub fn new(name: Name, backend: PortBackend) -> Self {
-        Self { common: PortCommon::named(name), backend }
+        Self { common: PortCommon::named(name), backend, made_by: None }
     }
 
     /// The port's name.

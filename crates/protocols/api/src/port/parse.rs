@@ -116,6 +116,7 @@ impl PortKeys {
             "isolated" => self.isolated = Some(check_flag(key, value)?),
             "guard" => self.guard = Some(GuardChecks::of(value.split('+'))?),
             "addresses" => self.addresses = Some(GuardAddresses::parse(value)?),
+            "made-by" => self.made_by = Some(value.parse()?),
             "groups" => self.groups = Some(GroupNames::parse(value)?),
             _ => return Err(unknown(key)),
         }

@@ -15,6 +15,7 @@ use lasthop_api::report::ConfigReport;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchChange;
 use lasthop_api::{rundir, switches};
+use lasthop_config::kept::Kept;
 use lasthop_config::plan;
 use lasthop_config::plan::{Plan, Step};
 use lasthop_config::{Config, Mistake};
@@ -111,15 +112,17 @@ impl ApiRequest {
         let config = lasthop_config::read(file)?;
         let wrong = wrong_switches(&config).into_iter().chain(wrong_entries(&config));
         wrong.chain(wrong_rules(&config)).next().map_or(Ok(()), Err)?;
-        let running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
-        let plan = Plan::new(&running, &wanted(config, &self.dir));
+        let mut running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
+        let wanted = wanted(config, &self.dir);
+        let kept = Kept::take(&mut running, &wanted);
+        let plan = Plan::new(&running, &wanted);
         if self.json {
             let applied = !is_dry && !plan.is_empty();
             print_json(
-                &json!({"steps": plan.steps, "applied": applied, "needs_restart": plan.needs_restart()}),
+                &json!({"steps": plan.steps, "kept": kept, "applied": applied, "needs_restart": plan.needs_restart()}),
             )?;
         } else {
-            print(&plan::lines(&plan))?;
+            print(&(plan::lines(&plan) + &kept.lines()))?;
         }
         if !is_dry {
             self.carry_out(&plan)?;

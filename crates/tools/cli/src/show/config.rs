@@ -2,16 +2,18 @@
 
 use serde_json::{Map, Value};
 
-use lasthop_api::port::change;
+use lasthop_api::port::{Name, change};
 use lasthop_api::report::ConfigReport;
 
-/// A file for `lasthop run -c`, without keys that have default values.
+/// A file for `lasthop run -c`, without keys that have default values, and without the ports that other programs make.
 pub(crate) fn config(config: &ConfigReport) -> String {
     let settings = match serde_json::to_value(&config.settings) {
         Ok(Value::Object(settings)) => lines(&settings),
         _ => String::new(),
     };
-    let ports = config.all_ports().map(|port| {
+    let is_of_other =
+        |name: &Name| config.all_ports().any(|port| port.name() == name && port.made_by.is_some());
+    let ports = config.all_ports().filter(|port| port.made_by.is_none()).map(|port| {
         format!(
             "\n[[port]]\nname = {}\n{}",
             toml_text(port.name().as_str()),
@@ -22,7 +24,8 @@ pub(crate) fn config(config: &ConfigReport) -> String {
         Ok(Value::Object(keys)) => format!("\n[[switch]]\n{}", lines(&keys)),
         _ => String::new(),
     });
-    let entries = config.fdb.iter().map(|entry| match serde_json::to_value(entry) {
+    let fdb = config.fdb.iter().filter(|entry| !is_of_other(&entry.port));
+    let entries = fdb.map(|entry| match serde_json::to_value(entry) {
         Ok(Value::Object(entry)) => format!("\n[[fdb]]\n{}", lines(&entry)),
         _ => String::new(),
     });

@@ -94,6 +94,9 @@ pub(crate) fn port(port: &PortStatus) -> String {
     if !common.policy.groups.is_empty() {
         lines.push(line("groups", common.policy.groups.join(" ")));
     }
+    lines.extend(
+        port.settings.made_by.iter().map(|maker| line("made by", format!("{maker}: apply leaves it alone"))),
+    );
     lines.extend(port.leases.iter().map(|lease| line("leased", lease_text(lease))));
     if !common.features_off.is_empty() {
         lines.push(line("features off", common.features_off.joined()));

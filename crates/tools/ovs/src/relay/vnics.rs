@@ -1,6 +1,6 @@
 //! The vnics of interfaces: made before ovs-vswitchd sees the interface, removed after it is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::interfaces::{Reason, Vnics};
 use super::wanted_interface::{Directories, Mode, Vnic, WantedInterface};
+use lasthop_api::port::OVS_RELAY;
 use lasthop_runtime::fault::{Fault, Kind};
 
 /// As many as a switch has ports. A client of the database that adds more costs nothing but rows.
@@ -17,8 +18,15 @@ const WANTED_MAX: usize = 1023;
 const LEAVE: Duration = Duration::from_secs(1);
 /// Pause between two tries.
 const RETRY: Duration = Duration::from_secs(5);
+/// Pause between two looks whether the vnics are there: so long is a guest cut off if somebody removes its vnic.
+const CHECK: Duration = Duration::from_secs(5);
+/// The same after a look without an answer, for which ovs-vswitchd may have waited up to 10 s.
+const CHECK_LATER: Duration = Duration::from_secs(60);
 /// The name of the switch that ovs-vswitchd makes its datapath of.
 const DATAPATH: &str = "ovs-system";
+
+/// The key of a port's maker, which `lasthop apply` looks at.
+const MADE_BY: &str = "made_by";
 
 /// Asks the running switch: a method of its API, and the parameters.
 pub type Ask<'a> = dyn Fn(&str, &Value) -> Result<Value, Fault> + 'a;
@@ -46,6 +54,8 @@ pub(super) struct Guests<'a> {
     /// Wanted vnics that the switch did not give yet, with the reason.
     late: BTreeMap<String, String>,
     retry_at: Option<Instant>,
+    /// When to look whether the wanted vnics are there; `None` without one.
+    check_at: Option<Instant>,
     /// Whether the switch did not answer since the last try.
     is_down: bool,
 }
@@ -54,15 +64,26 @@ impl<'a> Guests<'a> {
     pub(super) fn new(ask: &'a Ask<'a>, settings: Settings, record: PathBuf) -> Self {
         let made = read(&record);
         let (wanted, leaving, late) = Default::default();
-        Self { ask, settings, record, made, wanted, leaving, late, retry_at: None, is_down: false }
+        Self {
+            ask,
+            settings,
+            record,
+            made,
+            wanted,
+            leaving,
+            late,
+            retry_at: None,
+            check_at: None,
+            is_down: false,
+        }
     }
 
     /// When [`Self::act`] has something to do.
     pub(super) fn due(&self) -> Option<Instant> {
-        self.leaving.values().copied().chain(self.retry_at).min()
+        self.leaving.values().copied().chain(self.retry_at).chain(self.check_at).min()
     }
 
-    /// Removes vnics that are due, and tries again to make others.
+    /// Removes vnics that are due, tries again to make others, and looks whether the rest is there.
     pub(super) fn act(&mut self, now: Instant) {
         let due: Vec<String> =
             self.leaving.iter().filter(|(_, at)| **at <= now).map(|(name, _)| name.clone()).collect();
@@ -76,6 +97,25 @@ impl<'a> Guests<'a> {
         if self.retry_at.is_some_and(|at| at <= now) {
             self.make(&self.late.keys().cloned().collect::<Vec<_>>());
         }
+        if self.check_at.is_some_and(|at| at <= now) {
+            let pause = if self.check() { CHECK } else { CHECK_LATER };
+            self.check_at = (!self.wanted.is_empty()).then(|| Instant::now() + pause);
+        }
+    }
+
+    /// Makes vnics again that somebody removed. Returns whether the switch answered.
+    fn check(&mut self) -> bool {
+        // The supervisor answers this one by itself: an idle switch process sleeps on.
+        let Ok(list) = (self.ask)("vlan.show", &json!({})) else { return false };
+        let ports: HashSet<&str> =
+            list["vnics"].as_array().into_iter().flatten().filter_map(|port| port["name"].as_str()).collect();
+        let is_missing = |name: &&String| !ports.contains(name.as_str()) && !self.late.contains_key(*name);
+        let missing: Vec<String> = self.wanted.keys().filter(is_missing).cloned().collect();
+        for name in &missing {
+            warn!("vnic {name} was removed, and its interface is still there: it is made again");
+        }
+        self.make_some(&missing);
+        true
     }
 
     /// Makes all wanted vnics again: the switch was started anew, and may have none of them.
@@ -85,6 +125,10 @@ impl<'a> Guests<'a> {
 
     fn make(&mut self, names: &[String]) {
         (self.retry_at, self.is_down) = (None, false);
+        self.make_some(names);
+    }
+
+    fn make_some(&mut self, names: &[String]) {
         for name in names {
             if let Some(vnic) = self.wanted.get(name).cloned() {
                 // It is logged, and tried again if that may help.
@@ -122,6 +166,7 @@ impl<'a> Guests<'a> {
         self.is_down = found.is_err();
         if let Some(found) = found? {
             if is_same(&found, vnic) {
+                self.claim(&found, vnic);
                 return Ok(());
             }
             if self.made.get(name).is_none_or(|made| !is_same(&found, made)) {
@@ -136,14 +181,14 @@ impl<'a> Guests<'a> {
         }
         let switch = self.switch()?;
         let mut wanted = json!({"name": name, "backend": "vhost-user", "switch": switch, "queues": self.settings.queues,
-            "mode": vnic.mode, "socket": vnic.socket});
+            "mode": vnic.mode, "socket": vnic.socket, MADE_BY: OVS_RELAY});
         if let Some(group) = self.settings.socket_group.as_ref().filter(|_| vnic.mode == Mode::Listen) {
             wanted["socket_group"] = json!(group);
         }
         // Recorded first: a vnic that is not recorded would never be removed.
         self.made.insert(name.clone(), vnic.clone());
         self.write();
-        if let Err(fault) = (self.ask)("port.add", &wanted) {
+        if let Err(fault) = self.add(&mut wanted) {
             // It may have been made without an answer.
             if fault.kind != Kind::SwitchDown {
                 self.made.remove(name);
@@ -153,6 +198,25 @@ impl<'a> Guests<'a> {
         }
         info!("made vnic {name} for its interface; socket {}", vnic.socket.display());
         Ok(())
+    }
+
+    /// Adds a port. A switch of an earlier version does not know its maker.
+    fn add(&self, port: &mut Value) -> Result<(), Fault> {
+        let mut added = (self.ask)("port.add", port);
+        if added.as_ref().is_err_and(|fault| fault.kind == Kind::Params && fault.message.contains(MADE_BY)) {
+            port.as_object_mut().and_then(|keys| keys.remove(MADE_BY));
+            added = (self.ask)("port.add", port);
+        }
+        added.map(drop)
+    }
+
+    /// Tells the switch the maker of a vnic that an earlier version made here.
+    fn claim(&self, found: &Value, vnic: &Vnic) {
+        let is_own = self.made.get(&vnic.name).is_some_and(|made| is_same(found, made));
+        if is_own && found["settings"][MADE_BY].is_null() {
+            // A switch of an earlier version refuses; the next start of the service is asked again.
+            let _ = (self.ask)("port.set", &json!({"name": vnic.name, MADE_BY: OVS_RELAY}));
+        }
     }
 
     fn found(&self, name: &str) -> Result<Option<Value>, Fault> {
@@ -222,6 +286,7 @@ impl Vnics for Guests<'_> {
         })?;
         self.leaving.remove(&vnic.name);
         self.wanted.insert(vnic.name.clone(), vnic.clone());
+        self.check_at.get_or_insert_with(|| Instant::now() + CHECK);
         self.provide(&vnic)
     }
 

@@ -12,6 +12,8 @@ struct Fake {
     /// An error for `port.add`.
     refusal: RefCell<Option<Fault>>,
     asked: RefCell<usize>,
+    /// Whether it is of a version without makers of ports.
+    is_old: bool,
 }
 
 impl Fake {
@@ -34,8 +36,19 @@ impl Fake {
                 if let Some(fault) = self.refusal.borrow().clone() {
                     return Err(fault);
                 }
+                if self.is_old && params.get(MADE_BY).is_some() {
+                    return Err(Fault::params("unknown key \"made_by\" (there are name, backend)"));
+                }
                 ports.insert(name, json!({"settings": params, "socket": params["socket"]}));
                 Ok(json!({}))
+            }
+            "port.set" if self.is_old => Err(Fault::params("a port has no key \"made-by\"")),
+            "port.set" => {
+                ports.get_mut(&name).expect("it is there")["settings"][MADE_BY] = params[MADE_BY].clone();
+                Ok(json!({}))
+            }
+            "vlan.show" => {
+                Ok(json!({"vnics": ports.keys().map(|name| json!({"name": name})).collect::<Vec<_>>()}))
             }
             _ => panic!("{method} is not needed"),
         }
@@ -105,7 +118,10 @@ fn vnics_come_with_their_interfaces_and_go_after_them() {
         assert_eq!(rig.fake.names(), ["vm2"], "it came back");
         guests.want(&rig.client("vm2", "s2")).expect("made anew");
         assert_eq!(rig.fake.ports.borrow()["vm2"]["settings"]["mode"], "connect");
-        assert_eq!(guests.due(), None, "nothing is to be done");
+        assert_eq!(guests.due(), guests.check_at, "nothing else is to be done");
+        guests.release("vm2");
+        guests.act(later());
+        assert_eq!(guests.due(), None, "without a vnic nothing is looked for");
     });
 }
 
@@ -156,7 +172,7 @@ fn vnics_come_when_the_switch_does() {
         *rig.fake.is_down.borrow_mut() = false;
         guests.act(later());
         assert_eq!(rig.fake.names().len(), 50);
-        assert_eq!(guests.due(), None);
+        assert_eq!(guests.due(), guests.check_at);
         rig.fake.ports.borrow_mut().clear();
         guests.renew();
         assert_eq!(rig.fake.names().len(), 50, "a new switch has them, too");
@@ -191,5 +207,55 @@ fn thousands_of_interfaces_cost_nothing_but_their_rows() {
             assert_eq!(told.is_final, number >= WANTED_MAX, "{told:?}");
         }
         assert_eq!(guests.late.len(), WANTED_MAX);
+    });
+}
+
+#[test]
+fn a_vnic_that_somebody_removed_is_made_again() {
+    let rig = Rig::new();
+    rig.run(|mut guests| {
+        guests.want(&server("vm1")).expect("made");
+        guests.want(&server("vm2")).expect("made");
+        rig.fake.ports.borrow_mut().remove("vm1");
+        let asked = *rig.fake.asked.borrow();
+        guests.act(Instant::now());
+        assert_eq!(*rig.fake.asked.borrow(), asked, "it is not looked for all the time");
+        guests.act(later());
+        assert_eq!(rig.fake.names(), ["vm1", "vm2"]);
+        let asked = *rig.fake.asked.borrow();
+        guests.act(later());
+        assert_eq!(*rig.fake.asked.borrow(), asked + 1, "one question for all");
+        *rig.fake.is_down.borrow_mut() = true;
+        guests.act(later());
+        let pause = guests.due().expect("a time").duration_since(Instant::now());
+        assert!(pause > CHECK * 2, "a switch that does not answer is asked less often");
+    });
+}
+
+#[test]
+fn vnics_name_their_maker() {
+    let rig = Rig::new();
+    let maker = |name: &str| rig.fake.ports.borrow()[name]["settings"][MADE_BY].clone();
+    let others = json!({"name": "vm2", "backend": "vhost-user", "mode": "listen", "socket": rig.dir.path().canonicalize().expect("it is there").join("vm2")});
+    rig.fake.ask("port.add", &others).expect("added");
+    rig.run(|mut guests| {
+        guests.want(&server("vm1")).expect("made");
+        assert_eq!(maker("vm1"), OVS_RELAY);
+        // As an earlier version made it.
+        rig.fake.ports.borrow_mut().get_mut("vm1").expect("made")["settings"][MADE_BY] = Value::Null;
+        guests.want(&server("vm1")).expect("it is there");
+        guests.want(&server("vm2")).expect("used");
+        assert_eq!((maker("vm1"), maker("vm2")), (json!(OVS_RELAY), Value::Null));
+    });
+}
+
+#[test]
+fn a_switch_of_an_earlier_version_gives_vnics_too() {
+    let mut rig = Rig::new();
+    rig.fake.is_old = true;
+    rig.run(|mut guests| {
+        guests.want(&server("vm1")).expect("made");
+        guests.want(&server("vm1")).expect("it is there");
+        assert_eq!(rig.fake.names(), ["vm1"]);
     });
 }
