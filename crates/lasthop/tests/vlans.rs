@@ -310,16 +310,29 @@ fn entries_outlive_the_switch_process_and_end_with_their_vnic() {
 
 #[test]
 fn a_file_whose_entry_is_homeless_or_impossible_does_not_start() {
-    for (entry, message) in [
-        ("mac = \"02:00:00:00:00:07\"\nvnic = \"x\"", "and there is no such port"),
-        ("mac = \"02:00:00:00:00:07\"\nvnic = \"a\"\nvlan = 6", "\"a\" does not carry VLAN 6"),
+    let a = "[[vnic]]\nname = \"a\"\nvlan = 5\n";
+    let b = "[[vnic]]\nname = \"b\"\nvlan = 5\nmac = \"02:00:00:00:00:07\"\n";
+    let plain = "[[vnic]]\nname = \"a\"\n";
+    let entry = |rest: &str| format!("[[fdb]]\nmac = \"02:00:00:00:00:07\"\n{rest}\n");
+    let (here, there) = (entry("vnic = \"a\""), entry("vnic = \"c\""));
+    for (text, message) in [
+        (format!("{a}{}", entry("vnic = \"x\"")), "and there is no such port"),
+        (format!("{a}{}", entry("vnic = \"a\"\nvlan = 6")), "\"a\" does not carry VLAN 6"),
+        (format!("{a}{b}{here}"), "address of port \"b\" already"),
+        (format!("{a}[[vnic]]\nname = \"c\"\n{here}{there}"), "address of port \"a\" already"),
+        (format!("module = \"dummy\"\n{a}"), "would not keep VLANs"),
+        (format!("module = \"dummy\"\n{plain}isolated = true\n"), "would not keep VLANs"),
+        (format!("module = \"dummy\"\n{plain}{here}"), "has no forwarding table"),
+        ("[[vnic]]\nname = \"datapath\"\n".to_owned(), "the switch's own"),
     ] {
         let base = tempfile::tempdir().expect("a directory");
         let path = base.path().join("lasthop.toml");
-        std::fs::write(&path, format!("[[vnic]]\nname = \"a\"\nvlan = 5\n[[fdb]]\n{entry}\n"))
-            .expect("written");
-        let mut switch = Switch::spawn(base, &["--config", path.to_str().expect("text")]);
-        assert!(!switch.wait().success());
-        assert!(switch.log().contains(message), "{}", switch.log());
+        std::fs::write(&path, &text).expect("written");
+        let path = path.to_str().expect("text").to_owned();
+        let checked = lasthop(&["check", "-c", &path]);
+        assert!(checked.code == Some(1) && checked.out.contains(message), "{text}: {checked:?}");
+        let mut switch = Switch::spawn(base, &["--config", &path]);
+        assert!(!switch.wait().success(), "{text}");
+        assert!(switch.log().contains(message), "{text}: {}", switch.log());
     }
 }

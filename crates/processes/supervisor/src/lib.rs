@@ -164,7 +164,12 @@ pub struct RunSettings {
 /// Refuses a vhost-user port that is impossible on this machine; its socket is in `dir` if it has no path.
 pub fn check_port(port: &PortSpec, dir: &Path) -> Result<(), Fault> {
     let Some(backend) = port.vhost_user() else { return Ok(()) };
-    lasthop_listeners::check_length(&port.socket_in(dir))?;
+    let path = port.socket_in(dir);
+    lasthop_listeners::check_length(&path)?;
+    if [control_socket(dir), datapath_socket(dir)].contains(&path) {
+        let path = path.display();
+        return Err(Fault::socket(format!("the socket \"{path}\" is the switch's own; use another path")));
+    }
     lasthop_listeners::SocketAccess::of(backend).map(drop)
 }
 

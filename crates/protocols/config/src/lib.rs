@@ -109,6 +109,14 @@ impl Config {
         std::iter::once(default).chain(self.switches.iter().cloned()).collect()
     }
 
+    /// Ports and static entries that the module of their switch refuses.
+    pub fn refused_by_modules(&self) -> Vec<Fault> {
+        let switches = self.all_switches();
+        let ports = self.ports.iter().filter_map(|port| conflicts::check_module_of(port, &switches).err());
+        let entry = |entry: &StaticEntry| conflicts::check_table_for(entry, &self.ports, &switches).err();
+        ports.chain(self.fdb.iter().filter_map(entry)).collect()
+    }
+
     /// The same, with the fail mode of switches that have ports with rules: they do not forward while their controller is away, unless the
     /// file says so, and then the rules are refused.
     fn secured(mut self) -> Self {
@@ -210,8 +218,8 @@ struct File {
     port: Vec<Spanned<PortKeys>>,
     /// Static entries of the forwarding table, [[fdb]] each.
     #[serde(default)]
-    #[schemars(length(max = STATIC_ENTRIES_MAX))]
-    fdb: Vec<StaticEntry>,
+    #[schemars(with = "Vec<StaticEntry>", length(max = STATIC_ENTRIES_MAX))]
+    fdb: Vec<Spanned<StaticEntry>>,
     /// Rules about connections, [[acl]] each: the first one that applies decides; without one the connection is allowed.
     #[serde(default)]
     #[schemars(with = "Vec<AclRule>", length(max = ACL_RULES_MAX))]
@@ -282,7 +290,8 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         pair_flows: file.pair_flows,
     };
     let acl = checked_rules(text, file.acl)?;
-    Ok(Config { settings, switches, ports, fdb: file.fdb, acl }.secured())
+    let fdb = distinct_entries(text, file.fdb, &ports)?;
+    Ok(Config { settings, switches, ports, fdb, acl }.secured())
 }
 
 /// The rules, or the first one that is wrong.
@@ -318,6 +327,23 @@ fn distinct_ports(
         }
         conflicts::check_port(&port, &distinct).map_err(|fault| Mistake::new(line..=line, fault.message))?;
         distinct.push(port);
+    }
+    Ok(distinct)
+}
+
+/// The static entries, or the first one that its port cannot have, or that another port has.
+fn distinct_entries(
+    text: &str,
+    entries: Vec<Spanned<StaticEntry>>,
+    ports: &[PortSpec],
+) -> Result<Vec<StaticEntry>, Mistake> {
+    let mut distinct: Vec<StaticEntry> = Vec::with_capacity(entries.len());
+    for entry in entries {
+        conflicts::check_entry(entry.get_ref(), ports, &distinct).map_err(|fault| {
+            let line = line_of(text, entry.span().start);
+            Mistake::new(line..=line, fault.message)
+        })?;
+        distinct.push(entry.into_inner());
     }
     Ok(distinct)
 }
@@ -493,10 +519,19 @@ mod tests {
     }
 
     #[test]
+    fn an_entry_that_does_not_fit_its_port_is_named_in_its_line() {
+        let text =
+            "[[fdb]]\nmac = \"02:00:00:00:00:01\"\nport = \"a\"\nvlan = 6\n[[vnic]]\nname = \"a\"\nvlan = 5";
+        let mistake = parse(text).expect_err(text);
+        assert!(mistake.line == 1 && mistake.message.contains("does not carry VLAN 6"), "{mistake}");
+    }
+
+    #[test]
     fn keys_of_another_backend_are_named_in_their_line() {
         for (text, line, words) in [
             ("[[vnic]]\nname = \"a\"\nhost = \"off\"", 3, "host is for devices"),
             ("[[vnic]]\nbackend = \"tap\"\nname = \"a\"", 2, "make it a port"),
+            ("[[vnic]]\nname = \"a\"\n\nmade-by = \"x\"", 4, "made-by is for programs"),
             ("[[port]]\nname = \"a\"\n\nsocket = \"a\"", 4, "socket is for vhost-user ports"),
             (
                 "[[port]]\nname = \"a\"\n\"link_tracking\" = true\ntap = \"b\"",

@@ -23,12 +23,15 @@ use super::{
     VhostUserBackend, VnicMode, check_device, limits, mac_text, vid_number, vlan_list, vlans,
 };
 
+/// RUNDIR/NAME.sock of this name is for controllers. Controllers may have a device of that name.
+const DATAPATH: &str = "datapath";
+
 /// All keys of ports of any backend; none if it was not given. Written with `_`, read with `-`, too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "port", rename_all = "kebab-case", transform = limit_keys_to_backends)]
 pub struct PortKeys {
-    /// Unique name; not internal, control, . or ..; also the device's or the tap's name if none is given.
+    /// Unique name; not internal, control, . or ..; also the device's or the tap's name if none is given. With backend vhost-user and without socket not datapath.
     #[serde(deserialize_with = "Name::some", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Name", extend("examples" = ["vm1"]))]
     pub(super) name: Option<Name>,
@@ -354,6 +357,10 @@ impl PortKeys {
     }
 
     fn vhost_user(self) -> Result<VhostUserBackend, KeyFault> {
+        if self.socket.is_none() && self.name.as_ref().is_some_and(|name| name.as_str() == DATAPATH) {
+            let why = "would have the socket RUNDIR/datapath.sock, which is the switch's own; choose another name, or give it a socket";
+            return Err(self.wrong("socket", why));
+        }
         let mode = self.mode.unwrap_or_default();
         let of_file = [
             ("socket-mode", self.socket_mode.is_some()),

@@ -238,6 +238,7 @@ mod tests {
             ("vm1,socket=", "KEY=VALUE"),
             ("vm1,switch=a b", "name of a switch"),
             ("vm1,swich=a", "did you mean \"switch\""),
+            ("datapath", "choose another name, or give it a socket"),
             (",mode=listen", "name of a port"),
         ] {
             let message = parse(text).expect_err(text);

@@ -26,7 +26,7 @@ use crate::options::{of_the_whole, options};
 /// Largest sum of all switches' forwarding tables, 64 MiB: that of all switches with the default size.
 const FDB_ENTRIES_TOTAL_MAX: usize = SWITCHES_MAX * FDB_ENTRIES_MAX;
 /// The module without a forwarding table.
-const DUMMY: &str = "dummy";
+pub const DUMMY: &str = "dummy";
 
 /// A switch as requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -102,7 +102,7 @@ fn beyond_the_file(config: &Config, dir: &Path) -> Vec<Mistake> {
         .chain(wrong_switches(config))
         .chain(ports)
         .chain(wrong_entries(config));
-    let all = all.chain(wrong_rules(config));
+    let all = all.chain(config.refused_by_modules()).chain(wrong_rules(config));
     all.map(|fault| Mistake::of_machine(fault.message)).collect()
 }
 
@@ -111,7 +111,7 @@ impl ApiRequest {
     pub(super) fn apply(&self, file: &Path, is_dry: bool) -> Result<ExitCode, Fault> {
         let config = lasthop_config::read(file)?;
         let wrong = wrong_switches(&config).into_iter().chain(wrong_entries(&config));
-        wrong.chain(wrong_rules(&config)).next().map_or(Ok(()), Err)?;
+        wrong.chain(config.refused_by_modules()).chain(wrong_rules(&config)).next().map_or(Ok(()), Err)?;
         let mut running: ConfigReport = ask(&self.dir, "config.show", &json!({}))?;
         let wanted = wanted(config, &self.dir);
         let kept = Kept::take(&mut running, &wanted);
