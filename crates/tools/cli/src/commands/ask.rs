@@ -23,6 +23,7 @@ use super::pattern::Pattern;
 use super::{FdbCommand, SchedCommand, SwitchCommand};
 use crate::output::{print, print_json};
 use crate::show;
+use lasthop_doctor::remedy::addressed;
 use lasthop_doctor::{Diagnosis, Scope, examine};
 
 /// Longest wait for an upgrade: longer than the supervisor's wait for both programs, which has the better message.
@@ -127,14 +128,14 @@ impl ApiRequest {
     pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
         let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
         let diagnosis = self.examine(scope, name)?;
-        self.show(&diagnosis, Diagnosis::text)?;
+        self.show(&diagnosis, |diagnosis| addressed(&diagnosis.text(), &self.dir))?;
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
     /// Returns 2 if something is broken, 1 after a warning.
     pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
         let diagnosis = self.examine(Scope::Switch, None)?;
-        self.show(&diagnosis, Diagnosis::text_of_switch)?;
+        self.show(&diagnosis, |diagnosis| addressed(&diagnosis.text_of_switch(), &self.dir))?;
         Ok(ExitCode::from(diagnosis.severity()))
     }
 

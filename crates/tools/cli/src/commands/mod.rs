@@ -497,6 +497,17 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    #[test]
+    fn commands_in_remedies_name_the_switch() {
+        let alone = ["run", "check", "bench", "completions", "man"];
+        let command = Cli::command();
+        let all =
+            command.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+        let mut asking: Vec<&str> = all.filter(|name| !alone.contains(name)).collect();
+        asking.sort_unstable();
+        assert_eq!(asking, lasthop_doctor::remedy::COMMANDS);
+    }
+
     /// The help texts of a command and its subcommands.
     fn help_texts(command: &clap::Command) -> Vec<String> {
         let of_arguments = command.get_arguments().flat_map(|argument| {
