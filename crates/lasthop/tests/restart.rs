@@ -346,8 +346,8 @@ fn an_upgrade_to_what_is_no_lasthop_is_refused_and_touches_nothing() {
     std::fs::write(&text, "no program").expect("written");
     for (program, why) in [
         ("/bin/true", "it ended without an answer"),
-        ("/nonexistent", "is not a program that can be run"),
-        (text.to_str().expect("text"), "is not a program that can be run"),
+        ("/nonexistent", "cannot find the program /nonexistent"),
+        (text.to_str().expect("text"), "make it executable"),
     ] {
         let said = switch.ask(&["upgrade", program]).refused();
         assert!(said.contains(why), "{said}");

@@ -34,6 +34,8 @@ use super::source::Source;
 use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
+/// Directories that the packaged service does not see.
+const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
 /// No guest waits, and on a machine without idle CPUs a program needs seconds to start.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -458,10 +460,34 @@ fn check_program(program: &Path) -> Result<(), Fault> {
     if !program.is_absolute() {
         return Err(Fault::params(format!("the path \"{}\" must start with /", program.display())));
     }
-    let is_file = program.is_file();
-    access(program, Access::EXEC_OK).ok().filter(|()| is_file).ok_or_else(|| {
-        Fault::params(format!("{} is not a program that can be run; name the new lasthop", program.display()))
+    let shown = program.display();
+    let is_file = match program.metadata() {
+        Ok(meta) => meta.is_file(),
+        Err(error) if !is_hidden(program) => {
+            return Err(Fault::params(format!(
+                "cannot find the program {shown}: {error}; name the new lasthop"
+            )));
+        }
+        Err(error) => {
+            return Err(Fault::params(format!(
+                "cannot find the program {shown}: {error}; the packaged service does not see this directory (ProtectHome, PrivateTmp): put the \
+                 program below /usr/local or /opt"
+            )));
+        }
+    };
+    if !is_file {
+        return Err(Fault::params(format!("{shown} is no file; name the new lasthop")));
+    }
+    access(program, Access::EXEC_OK).map_err(|error| {
+        Fault::params(format!(
+            "the program {shown} cannot be run: {error}; make it executable: chmod a+x {shown}"
+        ))
     })
+}
+
+/// Whether the packaged service has other directories there, or none (systemd.exec(5): ProtectHome, PrivateTmp).
+fn is_hidden(program: &Path) -> bool {
+    HIDDEN.iter().any(|directory| program.starts_with(directory))
 }
 
 /// The reply as the command line shows it.
@@ -472,4 +498,30 @@ pub fn upgraded_text(answer: &Value) -> String {
         "the switch process is that of {program} now; guests waited for {:.1} ms",
         pause_us as f64 / 1000.0
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_cannot_be_run_is_told_from_one_that_is_not_there() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let text = dir.path().join("text");
+        std::fs::write(&text, "no program").expect("written");
+        for (program, words) in [
+            (Path::new("lasthop"), "must start with /"),
+            (Path::new("/nonexistent"), "cannot find the program /nonexistent: No such file"),
+            (Path::new("/root/nonexistent/lasthop"), "put the program below /usr/local or /opt"),
+            (Path::new("/tmp/nonexistent/lasthop"), "(ProtectHome, PrivateTmp)"),
+            (dir.path(), "is no file"),
+            (text.as_path(), "chmod a+x"),
+        ] {
+            let fault = check_program(program).expect_err("no program");
+            assert!(fault.message.contains(words), "{fault}");
+        }
+        let fault = check_program(Path::new("/nonexistent")).expect_err("no program");
+        assert!(!fault.message.contains("ProtectHome"), "{fault}");
+        check_program(Path::new("/bin/sh")).expect("a program");
+    }
 }
