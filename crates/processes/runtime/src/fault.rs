@@ -43,6 +43,7 @@ impl Kind {
             Kind::Internal,
             Kind::Refused,
             Kind::NoSuchVnic,
+            Kind::NoSuchSwitch,
             Kind::NameTaken,
             Kind::Socket,
             Kind::SwitchDown,
@@ -104,5 +105,36 @@ impl Fault {
     /// A failed system call, which only fails when the machine is in trouble.
     pub fn internal(what: &str, error: impl std::fmt::Display) -> Self {
         Self::new(Kind::Internal, format!("cannot {what}: {error}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goes through all kinds: a new one does not compile before it is here.
+    fn next(kind: Kind) -> Option<Kind> {
+        Some(match kind {
+            Kind::Parse => Kind::Request,
+            Kind::Request => Kind::Method,
+            Kind::Method => Kind::Params,
+            Kind::Params => Kind::Internal,
+            Kind::Internal => Kind::Refused,
+            Kind::Refused => Kind::NoSuchVnic,
+            Kind::NoSuchVnic => Kind::NoSuchSwitch,
+            Kind::NoSuchSwitch => Kind::NameTaken,
+            Kind::NameTaken => Kind::Socket,
+            Kind::Socket => Kind::SwitchDown,
+            Kind::SwitchDown => Kind::Limit,
+            Kind::Limit => return None,
+        })
+    }
+
+    #[test]
+    fn each_kind_comes_back_from_its_number() {
+        for kind in std::iter::successors(Some(Kind::Parse), |kind| next(*kind)) {
+            assert_eq!(Kind::of_code(kind.code()), Some(kind));
+        }
+        assert_eq!(Kind::of_code(-32099), None);
     }
 }
