@@ -249,6 +249,39 @@ fn guests_do_not_notice_an_upgrade() {
     switch.ask(&["stats", "--check"]).ok();
 }
 
+#[test]
+fn a_process_after_an_upgrade_is_of_the_same_program_whatever_has_its_path_by_then() {
+    let switch = Switch::start(&["--module", "flow", "--vnic", "one", "--vnic", "two"]);
+    let (one, two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let talkers = [Talker::start(one, ONE, TWO), Talker::start(two, TWO, ONE)];
+    let program = copied(&switch, "next");
+    switch.ask(&["upgrade", &program]).ok();
+    eventually("the next controller process", || {
+        switch.log().contains(&format!("to be replaced by that of {program}")).then_some(())
+    });
+    // A package of another version is installed, and refused.
+    let other = successor_of_version(&switch, own_version(&switch) + 1, "cat");
+    std::fs::rename(&other, &program).expect("installed");
+    switch.ask(&["upgrade", &program]).refused();
+    std::thread::sleep(LIFE);
+    let replaced = kill(&switch);
+    talkers.iter().for_each(|talker| talker.hear(200));
+    assert_eq!(program_of(replaced), format!("{program} (deleted)"));
+    std::fs::remove_file(&program).expect("removed");
+    std::thread::sleep(LIFE);
+    let removed = kill(&switch);
+    talkers.iter().for_each(|talker| talker.hear(200));
+    assert_eq!(program_of(removed), format!("{program} (deleted)"));
+    let controller = switch.child_pid("controller-process").expect("a controller process");
+    signal(controller, Signal::KILL);
+    let next = eventually("the next controller process", || {
+        switch.child_pid("controller-process").filter(|next| *next != controller)
+    });
+    assert_eq!(program_of(next), format!("{program} (deleted)"));
+    talkers.into_iter().for_each(|talker| drop(talker.end()));
+    assert!(!switch.log().contains("has to connect again"), "{}", switch.log());
+}
+
 /// Waits until the switch has fetched all that the guest has sent; returns the number of frames.
 fn taken_from(guest: &mut Guest) -> u64 {
     eventually("an empty ring", || {

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use lasthop_foreign::{ForeignFd, Origin};
@@ -22,6 +21,7 @@ use lasthop_runtime::logging;
 use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::sandbox::{self, Layer};
 
+use crate::program::{ChildProgram, is_shortage};
 use crate::reaper::{ChildProcess, Reaper};
 use crate::spawner::Job;
 
@@ -32,9 +32,6 @@ const PAUSE_MAX: Duration = Duration::from_secs(5);
 const SOUND_LIFE: Duration = Duration::from_secs(10);
 /// A process that lived this long is restarted at once: that is at most four times a second.
 const SHORT_LIFE: Duration = Duration::from_millis(250);
-
-/// The file of this program, even if another one has its path now.
-const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// The properties of a kind of process.
 #[derive(Clone, Debug)]
@@ -109,6 +106,32 @@ fn poll_cpus(settings: &SwitchSettings) -> impl Iterator<Item = String> {
     words.into_iter().flatten().map(str::to_owned)
 }
 
+/// Why a process was not started.
+#[derive(Debug)]
+enum StartFault {
+    /// Something is short; another program would lack it, too.
+    Shortage(Fault),
+    /// The program does not run.
+    Program(Fault),
+}
+
+impl StartFault {
+    fn new(role: &ChildRole, program: &ChildProgram, error: std::io::Error) -> Self {
+        let what = match program.is_own() {
+            true => format!("start {}", role.name),
+            false => format!("start {} from {program}", role.name),
+        };
+        let kind = if is_shortage(&error) { Self::Shortage } else { Self::Program };
+        kind(Fault::internal(&what, error))
+    }
+
+    fn fault(self) -> Fault {
+        match self {
+            Self::Shortage(fault) | Self::Program(fault) => fault,
+        }
+    }
+}
+
 /// A running process that gets `Out` and sends `In`.
 #[derive(Debug)]
 pub struct RunningChild<Out, In> {
@@ -130,13 +153,13 @@ pub struct RunningChild<Out, In> {
 
 impl<Out: Serialize, In: DeserializeOwned> RunningChild<Out, In> {
     /// Starts it, with one end of a socket pair as its standard input.
-    fn start(role: &ChildRole, program: &Path, reaper: &Reaper) -> Result<Self, Fault> {
-        reaper.check_room()?;
-        let failed = |error| Fault::internal(&format!("start {}", role.name), error);
+    fn start(role: &ChildRole, program: &ChildProgram, reaper: &Reaper) -> Result<Self, StartFault> {
+        reaper.check_room().map_err(StartFault::Shortage)?;
+        let failed = |error| StartFault::new(role, program, error);
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let ours = ForeignFd::new(ours.into(), &Origin::new(role.name));
         let channel = Channel::new(ours).map_err(failed)?;
-        let job = Job { program: program.to_path_buf(), words: role.words.clone() };
+        let job = Job { program: program.start_path(), words: role.words.clone() };
         let child = reaper.start(role.name, job, theirs.as_fd()).map_err(failed)?;
         let pid = i32::try_from(child.pid()).ok().and_then(Pid::from_raw);
         let handle = pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
@@ -223,7 +246,7 @@ impl<Out, In> RunningChild<Out, In> {
 pub struct RestartingChild<Out, In> {
     role: ChildRole,
     reaper: Reaper,
-    program: PathBuf,
+    program: ChildProgram,
     current: Option<RunningChild<Out, In>>,
     /// When the next one starts, if there is none.
     next: Option<Instant>,
@@ -243,7 +266,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         Self {
             role,
             reaper: reaper.clone(),
-            program: PathBuf::from(OWN_PROGRAM),
+            program: ChildProgram::own(),
             current: None,
             next: None,
             pause: Pause::new(PAUSE_MIN, PAUSE_MAX),
@@ -313,10 +336,18 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         self.next
     }
 
-    /// Starts it, and watches its channel under the number `source`.
+    /// Starts it, and watches its channel under the number `source`. If its program does not run, this one replaces it.
     pub fn start(&mut self, poller: &Poller, source: u64) -> Result<&mut RunningChild<Out, In>, Fault> {
         self.next = None;
-        let process = RunningChild::start(&self.role, &self.program, &self.reaper)?;
+        let process = match RunningChild::start(&self.role, &self.program, &self.reaper) {
+            Err(StartFault::Program(fault)) if !self.program.is_own() => {
+                error!("{fault}; starting it from the supervisor's own program");
+                self.use_own_program();
+                RunningChild::start(&self.role, &self.program, &self.reaper)
+            }
+            started => started,
+        };
+        let process = process.map_err(StartFault::fault)?;
         self.starts += 1;
         let process = self.current.insert(process);
         poller.add(&process.channel, source, Interest::READ)?;
@@ -436,8 +467,8 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
     }
 
     /// Starts a process of another program beside the present one.
-    pub fn stand_by(&self, program: &Path) -> Result<RunningChild<Out, In>, Fault> {
-        RunningChild::start(&self.role, program, &self.reaper)
+    pub fn stand_by(&self, program: &ChildProgram) -> Result<RunningChild<Out, In>, Fault> {
+        RunningChild::start(&self.role, program, &self.reaper).map_err(StartFault::fault)
     }
 
     /// The same, of the program of the present one.
@@ -458,11 +489,11 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
     pub fn replace(
         &mut self,
         successor: RunningChild<Out, In>,
-        program: PathBuf,
+        program: ChildProgram,
     ) -> Option<RunningChild<Out, In>> {
         let replaced = self.current.replace(successor);
         replaced.iter().for_each(|process| self.count_life(process.started.elapsed()));
-        let why = format!("was replaced by that of {}", program.display());
+        let why = format!("was replaced by that of {program}");
         self.last_end = Some((why, Instant::now()));
         self.starts += 1;
         self.program = program;
@@ -470,7 +501,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
     }
 
     /// Uses `program` from the next start on.
-    pub fn use_program(&mut self, program: PathBuf) {
+    pub fn use_program(&mut self, program: ChildProgram) {
         self.program = program;
     }
 
@@ -481,7 +512,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
 
     /// Uses this program from the next start on.
     pub fn use_own_program(&mut self) {
-        self.program = PathBuf::from(OWN_PROGRAM);
+        self.program = ChildProgram::own();
     }
 
     /// Whether the last process was killed, and did not end by itself.
@@ -511,5 +542,30 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         let pause = if self.is_hasty { self.pause.take() } else { Duration::ZERO };
         self.next = Some(Instant::now() + pause);
         pause
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_process_whose_program_does_not_run_is_started_from_the_own_program() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("program");
+        std::fs::write(&path, "no program").expect("written");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+        let (reaper, poller) = (Reaper::new().expect("a reaper"), Poller::new().expect("a poller"));
+        // This program, which is one of tests, lists none and ends.
+        let words = ["--list", "none"].map(OsString::from).to_vec();
+        let role = ChildRole { name: "the process", words };
+        let mut child: RestartingChild<(), ()> = RestartingChild::new(role, &reaper);
+        child.use_program(ChildProgram::open(&path).expect("opened"));
+        child.start(&poller, 1).expect("started");
+        assert!(child.program.is_own());
+        child.reap();
+        reaper.await_all(Duration::from_secs(10));
     }
 }

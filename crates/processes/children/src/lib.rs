@@ -24,6 +24,7 @@
 mod child;
 mod liveness;
 mod log_relay;
+mod program;
 mod reaper;
 mod slice_boost;
 mod spawner;
@@ -31,5 +32,6 @@ mod sys;
 
 pub use child::{ChildRole, RestartingChild, RunningChild};
 pub use liveness::{Liveness, LivenessStep};
+pub use program::{ChildProgram, own_path};
 pub use reaper::{Reaper, await_end, is_process};
 pub use slice_boost::SliceBoost;

@@ -1,7 +1,9 @@
 //! The table of open descriptors and its limit, and the threads that close other processes' descriptors.
 
+use std::io;
+
 use log::{info, warn};
-use rustix::io::fcntl_dupfd_cloexec;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Descriptors for which the table has room from the start: some 400 guests, in 33 KiB of the kernel's memory.
@@ -19,6 +21,11 @@ pub fn start_closing() {
 pub fn prepare_table() {
     raise_limit();
     reserve_table();
+}
+
+/// Whether a call failed since this process or the system has no room for another descriptor.
+pub fn is_full(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Each guest has one descriptor for its memory and several for each ring.

@@ -6,7 +6,6 @@
 //! ```
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use lasthop_api::acl::AclRule;
@@ -21,7 +20,7 @@ use lasthop_api::port::Name;
 use lasthop_api::report::FdbLine;
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_children::{ChildRole, Reaper, RestartingChild};
+use lasthop_children::{ChildProgram, ChildRole, Reaper, RestartingChild};
 
 use super::port::Port;
 use super::port_table::PortTable;
@@ -67,9 +66,9 @@ pub(super) struct ControllerProcess {
     /// Reported addresses that DHCP servers gave to ports.
     pub(super) leases: Vec<(SwitchName, PortLeases)>,
     /// When it is replaced by a process of another program, and that program.
-    renewal: Option<(Instant, PathBuf)>,
+    renewal: Option<(Instant, ChildProgram)>,
     /// The program by which it is being replaced.
-    is_replaced_by: Option<PathBuf>,
+    is_replaced_by: Option<ChildProgram>,
     /// When the process is killed, if it was told to end.
     finish_until: Option<Instant>,
     /// The round that it has to answer, and the deadline.
@@ -276,7 +275,7 @@ impl ControllerProcess {
 
     /// Schedules the replacement of the controller process after an upgrade of the switch process to `program`: it
     /// waits until flows are restored, from which the next one learns.
-    pub(super) fn renew(&mut self, program: PathBuf) {
+    pub(super) fn renew(&mut self, program: ChildProgram) {
         if self.process.is_up() {
             self.renewal = Some((Instant::now() + RENEWAL_PAUSE, program));
         } else {
@@ -339,7 +338,7 @@ impl ControllerProcess {
         self.forget_process();
         self.finish_until = None;
         if let Some(program) = self.is_replaced_by.take() {
-            info!("the controller process {pid} {how}, to be replaced by that of {}", program.display());
+            info!("the controller process {pid} {how}, to be replaced by that of {program}");
             self.process.use_program(program);
             return;
         }

@@ -1,11 +1,11 @@
 //! The last steps of an upgrade, which concern all parts: the new switch process takes over from the old one.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use log::{info, warn};
 
 use lasthop_api::orders::Answer;
+use lasthop_children::ChildProgram;
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
@@ -43,7 +43,7 @@ impl Supervisor {
     }
 
     /// Has the new switch process continue; it knows the sessions in `setup`.
-    fn succeed(&mut self, successor: Successor, program: PathBuf, setup: &SuccessorSetup) {
+    fn succeed(&mut self, successor: Successor, program: ChildProgram, setup: &SuccessorSetup) {
         let predecessor = self.out.switch_process.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
         self.fail_waiting();
@@ -70,7 +70,7 @@ impl Supervisor {
         let Some(finished) = self.upgrades.finish() else { return };
         let answer = finished.answer(self.out.switch_process.process.pid());
         let (program, pause_us) = (finished.program, finished.pause_us);
-        info!("the switch process is that of {} now; guests waited for {pause_us} us", program.display());
+        info!("the switch process is that of {program} now; guests waited for {pause_us} us");
         self.ports.taken(finished.refused.into_iter().collect(), &mut self.out);
         self.controller.renew(program);
         self.clients.answer(finished.caller, Ok(answer));

@@ -12,17 +12,16 @@
 //!   old one killed
 //! ```
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use log::warn;
-use rustix::fs::{Access, access};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use lasthop_api::orders::{Answer, Order, Report, STATE_VERSION};
 use lasthop_api::switches::{ControllerKind, SwitchSpec};
-use lasthop_children::RunningChild;
+use lasthop_children::{ChildProgram, RunningChild, own_path};
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::poller::Interest;
@@ -34,8 +33,6 @@ use super::source::Source;
 use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
-/// Directories that the packaged service does not see.
-const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
 /// No guest waits, and on a machine without idle CPUs a program needs seconds to start.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -64,7 +61,7 @@ pub(super) struct Upgrades {
 
 #[derive(Debug)]
 struct Upgrade {
-    program: PathBuf,
+    program: ChildProgram,
     caller: Caller,
     step: Step,
 }
@@ -109,7 +106,7 @@ impl Deadline {
 /// The old switch process is at rest: the new one can continue with its guests.
 pub(super) struct ReadySuccessor {
     pub(super) successor: Successor,
-    pub(super) program: PathBuf,
+    pub(super) program: ChildProgram,
     pub(super) setup: SuccessorSetup,
     pub(super) waiting: WaitingGuests,
 }
@@ -129,7 +126,7 @@ pub(super) enum RestOutcome {
 
 /// A completed upgrade: the new process has all guests.
 pub(super) struct FinishedUpgrade {
-    pub(super) program: PathBuf,
+    pub(super) program: ChildProgram,
     pub(super) caller: Caller,
     /// How long guests waited, in microseconds.
     pub(super) pause_us: u64,
@@ -153,8 +150,7 @@ impl Upgrades {
         if !out.switch_process.process.is_up() {
             return Err(switch_process_down());
         }
-        let program = params.binary.map_or_else(own_path, Ok)?;
-        check_program(&program)?;
+        let program = ChildProgram::open(&params.binary.map_or_else(own_path, Ok)?)?;
         let mut successor = out.switch_process.process.stand_by(&program)?;
         out.poller.add(&successor.channel, Source::Successor.into(), Interest::READ)?;
         send_know(&mut successor);
@@ -379,7 +375,7 @@ impl Upgrades {
     pub(super) fn take_over(
         &mut self,
         WaitingGuests { caller, since }: WaitingGuests,
-        program: PathBuf,
+        program: ChildProgram,
         refused: Vec<(u32, Fault)>,
     ) {
         let step = Step::TakingOver { since, heard: Instant::now(), refused };
@@ -415,7 +411,7 @@ impl Upgrades {
             }
             Step::TakingOver { .. } => out.switch_process.process.use_own_program(),
         }
-        let why = format!("the switch process was not replaced by that of {}: {why}", program.display());
+        let why = format!("the switch process was not replaced by that of {program}: {why}");
         warn!("{why}");
         Some((caller, Err(Fault::new(Kind::Refused, why))))
     }
@@ -445,49 +441,8 @@ impl Step {
 impl FinishedUpgrade {
     /// The reply to the client, with the new process's id.
     pub(super) fn answer(&self, pid: Option<u32>) -> Value {
-        json!({"program": self.program, "switch_pid": pid, "pause_us": self.pause_us})
+        json!({"program": self.program.path(), "switch_pid": pid, "pause_us": self.pause_us})
     }
-}
-
-/// The file that this program was started from, or its replacement.
-fn own_path() -> Result<PathBuf, Fault> {
-    let path = std::env::current_exe().map_err(|error| Fault::internal("find this program's file", error))?;
-    let text = path.to_string_lossy();
-    Ok(text.strip_suffix(" (deleted)").map_or_else(|| path.clone(), PathBuf::from))
-}
-
-fn check_program(program: &Path) -> Result<(), Fault> {
-    if !program.is_absolute() {
-        return Err(Fault::params(format!("the path \"{}\" must start with /", program.display())));
-    }
-    let shown = program.display();
-    let is_file = match program.metadata() {
-        Ok(meta) => meta.is_file(),
-        Err(error) if !is_hidden(program) => {
-            return Err(Fault::params(format!(
-                "cannot find the program {shown}: {error}; name the new lasthop"
-            )));
-        }
-        Err(error) => {
-            return Err(Fault::params(format!(
-                "cannot find the program {shown}: {error}; the packaged service does not see this directory (ProtectHome, PrivateTmp): put the \
-                 program below /usr/local or /opt"
-            )));
-        }
-    };
-    if !is_file {
-        return Err(Fault::params(format!("{shown} is no file; name the new lasthop")));
-    }
-    access(program, Access::EXEC_OK).map_err(|error| {
-        Fault::params(format!(
-            "the program {shown} cannot be run: {error}; make it executable: chmod a+x {shown}"
-        ))
-    })
-}
-
-/// Whether the packaged service has other directories there, or none (systemd.exec(5): ProtectHome, PrivateTmp).
-fn is_hidden(program: &Path) -> bool {
-    HIDDEN.iter().any(|directory| program.starts_with(directory))
 }
 
 /// The reply as the command line shows it.
@@ -498,30 +453,4 @@ pub fn upgraded_text(answer: &Value) -> String {
         "the switch process is that of {program} now; guests waited for {:.1} ms",
         pause_us as f64 / 1000.0
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_program_that_cannot_be_run_is_told_from_one_that_is_not_there() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let text = dir.path().join("text");
-        std::fs::write(&text, "no program").expect("written");
-        for (program, words) in [
-            (Path::new("lasthop"), "must start with /"),
-            (Path::new("/nonexistent"), "cannot find the program /nonexistent: No such file"),
-            (Path::new("/root/nonexistent/lasthop"), "put the program below /usr/local or /opt"),
-            (Path::new("/tmp/nonexistent/lasthop"), "(ProtectHome, PrivateTmp)"),
-            (dir.path(), "is no file"),
-            (text.as_path(), "chmod a+x"),
-        ] {
-            let fault = check_program(program).expect_err("no program");
-            assert!(fault.message.contains(words), "{fault}");
-        }
-        let fault = check_program(Path::new("/nonexistent")).expect_err("no program");
-        assert!(!fault.message.contains("ProtectHome"), "{fault}");
-        check_program(Path::new("/bin/sh")).expect("a program");
-    }
 }
