@@ -29,6 +29,7 @@ mod sys;
 
 pub use identity::FdIdentity;
 pub use inherited::Inherited;
+pub use record::TEXT_BYTES_MAX;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -15,6 +15,8 @@ use rustix::io::{Errno, pread, pwrite};
 /// memory.
 const SLOT_BYTES: usize = 4 << 20;
 const HEAD_BYTES: usize = 24;
+/// Longest text of a record, in bytes.
+pub const TEXT_BYTES_MAX: usize = SLOT_BYTES - HEAD_BYTES;
 
 /// Two slots, which are written alternately: if a process is killed while it writes one, the other one remains.
 #[derive(Debug)]
@@ -38,7 +40,7 @@ impl Record {
 
     /// Replaces the text. After an error the earlier text remains.
     pub(crate) fn write(&mut self, text: &[u8]) -> io::Result<()> {
-        if text.len() > SLOT_BYTES - HEAD_BYTES {
+        if text.len() > TEXT_BYTES_MAX {
             return Err(io::Error::other(format!("{} bytes are too many to be kept", text.len())));
         }
         let count = self.count + 1;
@@ -76,7 +78,7 @@ fn read_slot(file: &OwnedFd, slot: u64) -> Option<(u64, Vec<u8>)> {
     let head = read_exact(file, HEAD_BYTES, start)?;
     let word = |at: usize| head[8 * at..8 * at + 8].try_into().map(u64::from_le_bytes).unwrap_or_default();
     let (count, len, sum) = (word(0), word(1), word(2));
-    let len = usize::try_from(len).ok().filter(|len| *len <= SLOT_BYTES - HEAD_BYTES)?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= TEXT_BYTES_MAX)?;
     let text = read_exact(file, len, start + HEAD_BYTES as u64)?;
     (count > 0 && check(count, &text) == sum).then_some((count, text))
 }

@@ -17,7 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use lasthop_api::orders::{Order, SwitchPort};
 use lasthop_api::pair_flows::PairFlows;
 use lasthop_api::port::Name;
-use lasthop_api::report::FdbLine;
+use lasthop_api::report::{AddressParts, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_children::{ChildProgram, ChildRole, Reaper, RestartingChild};
@@ -61,8 +61,8 @@ pub(super) struct ControllerProcess {
     /// When it gets new ones, after it lost some.
     reconnection: Option<Instant>,
     pending: PendingQuestions,
-    /// Addresses of a partial answer, and the answer's round.
-    parts: (u64, Vec<FdbLine>),
+    /// Addresses of a partial answer.
+    parts: AddressParts,
     /// Reported addresses that DHCP servers gave to ports.
     pub(super) leases: Vec<(SwitchName, PortLeases)>,
     /// When it is replaced by a process of another program, and that program.
@@ -85,7 +85,7 @@ impl ControllerProcess {
             connections: 0,
             reconnection: None,
             pending: PendingQuestions::new(PATIENCE),
-            parts: (0, Vec::new()),
+            parts: AddressParts::default(),
             leases: Vec::new(),
             renewal: None,
             is_replaced_by: None,
@@ -94,13 +94,15 @@ impl ControllerProcess {
         }
     }
 
-    /// Adds a part of this round's addresses; a process that sends them is alive.
-    fn take_part(&mut self, round: u64, addresses: Vec<FdbLine>) {
-        if self.parts.0 != round {
-            self.parts = (round, Vec::new());
-        }
-        self.parts.1.extend(addresses);
+    /// Adds a part of this round's addresses, if a client waits for it; a process that sends them is alive. Ends a
+    /// process that reports more than it can have.
+    fn take_part(&mut self, round: u64, part: FdbReport) {
         self.suspicion = None;
+        if self.pending.is_open(round)
+            && let Err(why) = self.parts.add(round, part)
+        {
+            self.process.give_up_on(why);
+        }
     }
 
     /// Notes an answer for this round.
@@ -112,7 +114,7 @@ impl ControllerProcess {
     fn forget_process(&mut self) {
         (self.connected, self.connections, self.reconnection) = (None, 0, None);
         self.suspicion = None;
-        self.parts = (0, Vec::new());
+        self.parts = AddressParts::default();
     }
 
     /// Notes the loss of connections, while both processes live, or before the end of the switch process is noticed.
@@ -169,8 +171,8 @@ impl ControllerProcess {
                 return Some((round, ControllerAnswer { flushed, ..ControllerAnswer::default() }));
             }
             ControllerReport::Answer { round, fdb, moves, switches } => {
-                self.take_part(round, fdb.entries);
-                let fdb = std::mem::take(&mut self.parts.1);
+                self.take_part(round, fdb);
+                let fdb = self.parts.take(round);
                 let nothing = ControllerAnswer::default();
                 let told = ControllerAnswer { fdb, inside: switches, moves, has_answered: true, ..nothing };
                 return Some((round, told));
@@ -182,7 +184,7 @@ impl ControllerProcess {
                 return Some((round, ControllerAnswer { consultations, ..ControllerAnswer::default() }));
             }
             ControllerReport::Alive { round } => self.lives_at(round),
-            ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb.entries),
+            ControllerReport::Addresses { round, fdb } => self.take_part(round, fdb),
             ControllerReport::Leases { switch, leases } => self.leases.push((switch, leases)),
             ControllerReport::Disconnected { connection } => self.lost(connection),
             ControllerReport::Said(words) => info!(limited = true; "controller: {words}"),

@@ -25,6 +25,9 @@ const VERY_YOUNG: Duration = Duration::from_millis(250);
 /// Sum of the weights of deaths in a row after which the next process starts without flows; misses bring them back.
 const COUNT_MAX: u32 = 6;
 
+/// Bytes of all datapaths as JSON. More would not fit the record for the next supervisor.
+const DATAPATHS_BYTES_MAX: usize = lasthop_fd_store::TEXT_BYTES_MAX;
+
 /// How a switch process died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Death {
@@ -104,6 +107,19 @@ pub(super) struct SavedDatapaths {
 }
 
 impl SavedDatapaths {
+    /// Keeps a report of the switch process. One that is too long is not kept, nor is an earlier one: it is out of date.
+    pub(super) fn keep(&mut self, told: Value, store: &mut RecordStore) {
+        let bytes = told.to_string().len();
+        self.told = (bytes <= DATAPATHS_BYTES_MAX).then_some(told);
+        if self.told.is_none() {
+            warn!(
+                limited = true;
+                "datapaths of {bytes} bytes are too many to be kept: should the switch process die, their control plane makes them anew"
+            );
+        }
+        store.is_late(RecordKey::Head);
+    }
+
     /// Passes datapaths and flows to a new switch process that has all ports, before it has any guest.
     pub(super) fn restore(&mut self, switch: &mut SwitchProcess, store: &mut RecordStore) {
         if self.flows.is_none() {
@@ -196,5 +212,15 @@ mod tests {
             flows.hand_over(now).expect("a copy");
             assert!(flows.survive(Death::Own, now + YOUNG));
         }
+    }
+
+    #[test]
+    fn datapaths_that_no_record_has_room_for_are_not_kept() {
+        let (mut datapaths, mut store) = (SavedDatapaths::default(), RecordStore::default());
+        let text = |bytes: usize| Value::String("x".repeat(bytes - 2));
+        datapaths.keep(text(DATAPATHS_BYTES_MAX), &mut store);
+        assert!(datapaths.told.is_some(), "as long as they may be");
+        datapaths.keep(text(DATAPATHS_BYTES_MAX + 1), &mut store);
+        assert_eq!(datapaths.told, None);
     }
 }

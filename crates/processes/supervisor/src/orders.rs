@@ -12,12 +12,12 @@ use lasthop_fd_store::RecordKey;
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
-use super::Supervisor;
 use super::port::Port;
 use super::question::{ControllerAnswer, OrderPurpose, Question, switch_process_down, to_json};
 use super::requested::AllowedDevices;
 use super::source::Source;
 use super::stage::Stage;
+use super::{Outputs, Supervisor};
 
 impl Supervisor {
     /// Waits for room in channels with waiting messages.
@@ -79,13 +79,12 @@ impl Supervisor {
                 }
             }
             Report::Kept { attachment, session, numbers } => {
-                self.ports.sessions.keep_session(
-                    attachment,
-                    session,
-                    &numbers,
-                    &mut self.ports.table,
-                    &mut self.out.store,
-                );
+                let Outputs { switch_process, store, .. } = &mut self.out;
+                let ports = &mut self.ports.table;
+                let kept = self.ports.sessions.keep_session(attachment, session, &numbers, ports, store);
+                if let Err(why) = kept {
+                    switch_process.process.give_up_on(&why.to_string());
+                }
             }
             Report::Wanted(wanted) => {
                 let patterns = self.datapath_devices.as_ref();
@@ -93,10 +92,7 @@ impl Supervisor {
                 self.ports.device_wanted(wanted, &allowed, &mut self.out);
             }
             Report::Released { name } => self.ports.device_released(&name, &mut self.out),
-            Report::Datapaths(told) => {
-                self.datapaths.told = Some(told);
-                self.out.store.is_late(RecordKey::Head);
-            }
+            Report::Datapaths(told) => self.datapaths.keep(told, &mut self.out.store),
             Report::Detached { name, attachment, why } => {
                 self.ports.detached(&name, attachment, &why, &mut self.out)
             }
@@ -114,9 +110,7 @@ impl Supervisor {
                 }
             }
             Report::Forbidden(call) => self.out.switch_process.process.note_last_words(call.to_string()),
-            Report::Addresses { id, fdb } => {
-                self.out.switch_process.add_addresses(id, fdb.entries);
-            }
+            Report::Addresses { id, fdb } => self.out.switch_process.add_addresses(id, fdb),
             Report::Reply { id, result } => {
                 if let Some((what, caller, result)) = self.out.switch_process.answered(id, result) {
                     self.on_reply(what, caller, result);

@@ -268,6 +268,11 @@ impl PendingQuestions {
         self.queue.push_back(PendingQuestion { round: self.round, question, caller: caller.clone(), until });
     }
 
+    /// Whether a client waits for the answer to this question.
+    pub(super) fn is_open(&self, round: u64) -> bool {
+        self.queue.iter().any(|asked| asked.round == round)
+    }
+
     /// When the first client's wait ends.
     pub(super) fn due(&self) -> Option<Instant> {
         self.queue.front().map(|asked| asked.until)

@@ -28,6 +28,10 @@ const YOUNG_MAX: u32 = 5;
 /// Age at which a switch process with a session is safe from it.
 pub(super) const PROOF: Duration = Duration::from_millis(250);
 
+/// Bytes of a session as JSON: twice those of one with all rings and memory slots, and less than a record of the next
+/// supervisor has room for.
+const SESSION_BYTES_MAX: usize = 256 * 1024;
+
 /// One session.
 #[derive(Debug)]
 pub(super) struct SavedSession {
@@ -146,10 +150,17 @@ impl SavedSession {
     }
 
     /// Sets the session's present state, and which descriptors belong to it.
-    pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) {
+    ///
+    /// # Errors
+    /// A state that no session has: the switch process is not to be trusted.
+    pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) -> Result<(), NotKept> {
+        if session.to_string().len() > SESSION_BYTES_MAX {
+            return Err(NotKept::TooLong);
+        }
         self.changes += 1;
         self.session = session;
         self.fds.retain(|number, _| numbers.contains(number));
+        Ok(())
     }
 
     /// Handles the death of its switch process. Returns false if the session may have killed that and earlier ones, too
@@ -237,6 +248,8 @@ pub(super) enum NotKept {
     Kind,
     #[error("it handed over more than {0} descriptors of one session")]
     TooMany(usize),
+    #[error("it reported a session of more than {SESSION_BYTES_MAX} bytes")]
+    TooLong,
 }
 
 /// Whether sessions may have descriptors of this kind. exec(2) can close them, and examining them waits for no other
@@ -307,8 +320,18 @@ mod tests {
         let (mut saved_session, guest) = saved_session();
         let fd = || ForeignFd::from(guest.try_clone().expect("a copy"));
         saved_session.keep(vec![1, 2, 3], vec![fd(), fd(), fd()]).expect("sockets");
-        saved_session.tell(Value::Bool(true), &[2]);
+        saved_session.tell(Value::Bool(true), &[2]).expect("a short state");
         let parts = saved_session.session_parts().expect("copies");
         assert_eq!(parts.fds.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_state_that_is_longer_than_any_session_is_not_kept() {
+        let (mut saved_session, _guest) = saved_session();
+        let text = |bytes: usize| Value::String("x".repeat(bytes - 2));
+        saved_session.tell(text(SESSION_BYTES_MAX), &[]).expect("as long as it may be");
+        let kept = saved_session.session_version();
+        assert_eq!(saved_session.tell(text(SESSION_BYTES_MAX + 1), &[]), Err(NotKept::TooLong));
+        assert_eq!(saved_session.session_version(), kept);
     }
 }

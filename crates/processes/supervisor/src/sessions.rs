@@ -130,6 +130,9 @@ impl Sessions {
     }
 
     /// Keeps a session's state as reported by the switch.
+    ///
+    /// # Errors
+    /// A state that no session has: the switch process is not to be trusted.
     pub(super) fn keep_session(
         &mut self,
         attachment: u64,
@@ -137,11 +140,12 @@ impl Sessions {
         numbers: &[u32],
         ports: &mut PortTable,
         store: &mut RecordStore,
-    ) {
+    ) -> Result<(), NotKept> {
         if let Some(saved_session) = self.session_of(attachment, store) {
-            saved_session.tell(session, numbers);
+            saved_session.tell(session, numbers)?;
         }
         self.end_if_costly(attachment, ports);
+        Ok(())
     }
 
     /// Closes the connection of a front end whose descriptors take too much CPU time to close here. The switch process

@@ -8,7 +8,7 @@ use log::{error, info};
 use lasthop_foreign::ForeignFd;
 
 use lasthop_api::orders::{Answer, Order, Report, Request};
-use lasthop_api::report::{FdbLine, FdbReport};
+use lasthop_api::report::{AddressParts, FdbReport};
 use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::SwitchName;
 use lasthop_children::{ChildRole, Liveness, LivenessStep, Reaper, RestartingChild, SliceBoost};
@@ -29,24 +29,11 @@ struct Waiting {
     what: OrderPurpose,
     caller: Option<Caller>,
     until: Instant,
-    /// Addresses of a partial answer.
-    addresses: Vec<FdbLine>,
 }
 
 impl Waiting {
     fn new(what: OrderPurpose, caller: Option<Caller>) -> Self {
-        Self { what, caller, until: Instant::now() + ANSWER_PATIENCE, addresses: Vec::new() }
-    }
-
-    /// The whole answer, with this last part.
-    fn whole(&mut self, answer: Answer) -> Answer {
-        match answer {
-            Answer::Fdb(FdbReport { entries, .. }) => {
-                self.addresses.extend(entries);
-                Answer::Fdb(FdbReport::whole(std::mem::take(&mut self.addresses)))
-            }
-            answer => answer,
-        }
+        Self { what, caller, until: Instant::now() + ANSWER_PATIENCE }
     }
 
     /// When the caller's wait ends.
@@ -84,6 +71,8 @@ impl OrderPrecedence {
 pub(super) struct SwitchProcess {
     pub(super) process: RestartingChild<Request, Report>,
     waiting: BTreeMap<u64, Waiting>,
+    /// Addresses of a partial answer.
+    parts: AddressParts,
     next_request: u64,
     liveness: Liveness,
     /// Set while guests wait for a switch process.
@@ -96,6 +85,7 @@ impl SwitchProcess {
         Self {
             process: RestartingChild::new(ChildRole::switch_process(settings), reaper),
             waiting: BTreeMap::new(),
+            parts: AddressParts::default(),
             next_request: 0,
             liveness: Liveness::default(),
             slice_boost: None,
@@ -156,10 +146,14 @@ impl SwitchProcess {
         }
     }
 
-    /// Adds addresses of a partial answer.
-    pub(super) fn add_addresses(&mut self, id: u64, addresses: Vec<FdbLine>) {
-        if let Some(waiting) = self.waiting.get_mut(&id) {
-            waiting.addresses.extend(addresses);
+    /// Adds addresses of a partial answer, if that is awaited. Ends a process that reports more than it can have.
+    pub(super) fn add_addresses(&mut self, id: u64, part: FdbReport) {
+        let is_fdb =
+            |waiting: &Waiting| matches!(waiting.what, OrderPurpose::Question(Question::Fdb { .. }, _));
+        if self.waiting.get(&id).is_some_and(is_fdb)
+            && let Err(why) = self.parts.add(id, part)
+        {
+            self.process.give_up_on(why);
         }
     }
 
@@ -169,8 +163,14 @@ impl SwitchProcess {
         id: u64,
         result: Result<Answer, Fault>,
     ) -> Option<(OrderPurpose, Option<Caller>, Result<Answer, Fault>)> {
-        let mut waiting = self.waiting.remove(&id)?;
-        let result = result.map(|answer| waiting.whole(answer));
+        let result = result.map(|answer| match answer {
+            Answer::Fdb(last) => {
+                self.add_addresses(id, last);
+                Answer::Fdb(FdbReport::whole(self.parts.take(id)))
+            }
+            answer => answer,
+        });
+        let waiting = self.waiting.remove(&id)?;
         Some((waiting.what, waiting.caller, result))
     }
 
@@ -309,25 +309,38 @@ impl SwitchProcess {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lasthop_api::switches::SwitchName;
+    use lasthop_api::report::FdbLine;
+    use lasthop_api::settings::Settings;
 
-    #[test]
-    fn addresses_that_came_in_parts_are_one_answer_in_order() {
-        let line = |age_ms| FdbLine {
+    fn part(age_ms: u64) -> FdbReport {
+        FdbReport::whole(vec![FdbLine {
             switch: SwitchName::default(),
             mac: "02:00:00:00:00:01".to_owned(),
             vlan: None,
             port: "vm1".to_owned(),
             age_ms,
             is_static: false,
-        };
-        let mut waiting = Waiting::new(OrderPurpose::Restored, None);
-        waiting.addresses.extend([line(1), line(2)]);
-        waiting.addresses.extend([line(3)]);
-        let Answer::Fdb(whole) = waiting.whole(Answer::Fdb(FdbReport::whole(vec![line(4)]))) else {
-            panic!("an answer to the same question")
-        };
-        assert_eq!(whole.entries, [1, 2, 3, 4].map(line));
-        assert!(matches!(waiting.whole(Answer::Done), Answer::Done));
+        }])
+    }
+
+    #[test]
+    fn addresses_are_taken_for_a_question_about_them_alone() {
+        let settings = SwitchSettings::new(Settings::default()).expect("settings");
+        let mut switch = SwitchProcess::new(&settings, &Reaper::new().expect("a reaper"));
+        let question = Question::Fdb { switch: None };
+        let asked = switch.order_with(
+            question.switch_order(),
+            Vec::new(),
+            OrderPurpose::Question(question, Default::default()),
+            None,
+        );
+        let other = switch.order_with(Order::Stats, Vec::new(), OrderPurpose::Restored, None);
+        switch.add_addresses(asked, part(1));
+        for unasked in [other, asked + 100] {
+            switch.add_addresses(unasked, part(2));
+        }
+        let (_, _, answer) = switch.answered(asked, Ok(Answer::Fdb(part(3)))).expect("it was asked");
+        let whole = FdbReport::whole([part(1), part(3)].into_iter().flat_map(|part| part.entries).collect());
+        assert!(matches!(answer, Ok(Answer::Fdb(fdb)) if fdb == whole));
     }
 }

@@ -3,7 +3,7 @@
 use lasthop_runtime::fault::Fault;
 
 /// Longest name, in bytes: it is part of a socket's path, which may have 107, and leaves 38 to its directory. A UUID has 36.
-const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 /// The same as a regular expression, for editors.
 pub(crate) const NAME_PATTERN: &str = "^[A-Za-z0-9._-]{1,64}$";
 /// Largest number of offered names.

@@ -1,7 +1,9 @@
 //! Reports of the control interface in their JSON form (docs/user/control-api.md).
 
+mod address_parts;
 mod port_status;
 
+pub use address_parts::AddressParts;
 pub use port_status::{
     Attachment, DeviceCounters, DeviceStatus, DriverFacts, GuestStatus, PortFilter, PortStatus,
     PortStatusList,

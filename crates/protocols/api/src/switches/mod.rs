@@ -24,7 +24,7 @@ use crate::names;
 use crate::options::{of_the_whole, options};
 
 /// Largest sum of all switches' forwarding tables, 64 MiB: that of all switches with the default size.
-const FDB_ENTRIES_TOTAL_MAX: usize = SWITCHES_MAX * FDB_ENTRIES_MAX;
+pub(crate) const FDB_ENTRIES_TOTAL_MAX: usize = SWITCHES_MAX * FDB_ENTRIES_MAX;
 /// The module without a forwarding table.
 pub const DUMMY: &str = "dummy";
 
