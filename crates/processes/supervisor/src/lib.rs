@@ -371,6 +371,7 @@ impl Supervisor {
             self.out.store.due(),
             self.datapath_clients.due(),
             self.placement.due(),
+            self.ports.sessions.due(),
         ]);
         // Channels with waiting messages have deadlines, too.
         let others = others.chain([
@@ -415,6 +416,7 @@ impl Supervisor {
         {
             self.out.switch_process.process.retry(&fault);
         }
+        self.hand_over_waiting(now);
         if is_due(self.stage.due()) {
             self.end_on_time(now);
         }

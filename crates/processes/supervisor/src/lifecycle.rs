@@ -63,6 +63,14 @@ impl Supervisor {
         self.out.switch_process.order(Order::Stats, OrderPurpose::Started, None);
     }
 
+    /// Passes guests that waited for room for their descriptors.
+    pub(super) fn hand_over_waiting(&mut self, now: Instant) {
+        let is_there = self.out.switch_process.process.is_up() && !self.upgrades.is_handed_over();
+        let serves = is_there && matches!(self.stage, Stage::Starting | Stage::Serving);
+        let Outputs { switch_process, store, .. } = &mut self.out;
+        self.ports.sessions.hand_over_waiting((serves, now), &mut self.ports.table, switch_process, store);
+    }
+
     /// Starts the controller process if it is needed, and updates its configuration and its connections to the switch
     /// process.
     pub(super) fn settle_controller(&mut self) {

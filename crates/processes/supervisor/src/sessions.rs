@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lasthop_foreign::ForeignFd;
 use log::warn;
@@ -11,6 +11,7 @@ use serde_json::Value;
 use lasthop_api::orders::{Order, Report, Request};
 use lasthop_children::RunningChild;
 use lasthop_fd_store::{RecordKey, RecordStore};
+use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::FRAME_FDS_MAX;
 
@@ -18,6 +19,11 @@ use super::port_table::PortTable;
 use super::question::OrderPurpose;
 use super::saved_session::{NotKept, SavedSession, SessionParts, SessionVersion};
 use super::switch_process::SwitchProcess;
+
+/// How long a session waits at most for room for copies of its descriptors, and the pause between two tries. Copies
+/// that the last messages hold are closed once the switch process has read these.
+const ROOM_PATIENCE: Duration = Duration::from_secs(10);
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
 
 /// The sessions of ports that a process knows, with their versions.
 pub(super) type SessionVersions = BTreeMap<u32, SessionVersion>;
@@ -38,6 +44,16 @@ struct Last {
 pub(super) struct Sessions {
     pub(super) saved: BTreeMap<u32, SavedSession>,
     last_attachment: u64,
+    waiting: Option<WaitingForRoom>,
+}
+
+/// Sessions that the present switch process gets later: there was no room for copies of their descriptors.
+#[derive(Debug)]
+struct WaitingForRoom {
+    /// By port and attachment: the port may have another guest by then.
+    sessions: Vec<(u32, Option<u64>)>,
+    next: Instant,
+    until: Instant,
 }
 
 impl Sessions {
@@ -190,6 +206,7 @@ impl Sessions {
         switch: &mut SwitchProcess,
         store: &mut RecordStore,
     ) {
+        self.waiting = None;
         if self.saved.is_empty() {
             return;
         }
@@ -204,13 +221,40 @@ impl Sessions {
             let attachments = ready.iter().map(|(_, attachment)| *attachment).collect();
             switch.order(Order::GoOn { attachments }, OrderPurpose::WentOn(ready), None);
         }
-        others.into_iter().for_each(|number| self.hand_over_one(number, ports, switch, store));
+        let until = Instant::now() + ROOM_PATIENCE;
+        others.into_iter().for_each(|number| self.hand_over_one(number, until, ports, switch, store));
         switch.order(Order::Wake, OrderPurpose::Restored, None);
+    }
+
+    /// When to call [`Self::hand_over_waiting`].
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.waiting.as_ref().map(|waiting| waiting.next)
+    }
+
+    /// Has the switch process continue sessions that waited for room, if it `serves`.
+    pub(super) fn hand_over_waiting(
+        &mut self,
+        (serves, now): (bool, Instant),
+        ports: &mut PortTable,
+        switch: &mut SwitchProcess,
+        store: &mut RecordStore,
+    ) {
+        let Some(waiting) = self.waiting.take_if(|waiting| waiting.next <= now) else { return };
+        if !serves {
+            self.waiting = Some(WaitingForRoom { next: now + ROOM_PAUSE, ..waiting });
+            return;
+        }
+        for (number, attachment) in waiting.sessions {
+            if self.saved.get(&number).map(SavedSession::attachment) == attachment {
+                self.hand_over_one(number, waiting.until, ports, switch, store);
+            }
+        }
     }
 
     fn hand_over_one(
         &mut self,
         number: u32,
+        until: Instant,
         ports: &mut PortTable,
         switch: &mut SwitchProcess,
         store: &mut RecordStore,
@@ -221,6 +265,13 @@ impl Sessions {
                 parts.into_iter().for_each(|(numbers, fds)| switch.bring(attachment, numbers, fds));
                 let order = Order::TakeOver { name, attachment, session };
                 switch.order_with(order, fds, OrderPurpose::TakenOver { port: number, attachment }, None);
+            }
+            Some(Err(error)) if descriptors::is_full(&error) && Instant::now() < until => {
+                warn!(limited = true; "a guest waits to be continued: {error}; raise the limit of open files (LimitNOFILE=, ulimit -n)");
+                let next = Instant::now() + ROOM_PAUSE;
+                let attachment = self.saved.get(&number).map(SavedSession::attachment);
+                let waiting = WaitingForRoom { sessions: Vec::new(), next, until };
+                self.waiting.get_or_insert(waiting).sessions.push((number, attachment));
             }
             Some(Err(error)) => {
                 if let Some(saved_session) = self.saved.remove(&number) {
@@ -243,8 +294,8 @@ impl Sessions {
         let mut is_behind = false;
         for (&number, saved_session) in &self.saved {
             let session_version = saved_session.session_version();
-            // Without room for copies it is passed later, and may be given up then.
-            if known.insert(number, session_version) != Some(session_version)
+            // Without room for copies it is passed later.
+            if known.get(&number) != Some(&session_version)
                 && let Some(Ok((parts, Last { name, attachment, session, fds }))) =
                     self.takeover_parts(number, ports)
             {
@@ -255,6 +306,7 @@ impl Sessions {
                 }
                 let order = Order::Prepare { name, attachment, session };
                 let _ = successor.channel.send(&Request { id: 0, order }, fds);
+                known.insert(number, session_version);
             }
         }
         is_behind
