@@ -15,7 +15,8 @@ use lasthop_runtime::fault::Fault;
 /// The directory of the administrator's units.
 const UNITS: &str = "/etc/systemd/system";
 const DROP_IN: &str = "ovs-vswitchd.service.d/lasthop.conf";
-/// The unit of the relay between ovs-vswitchd and its database.
+/// The unit of the relay between ovs-vswitchd and its database. The Debian package removes it by this name, too
+/// (dist/debian/prerm).
 const RELAY: &str = "lasthop-ovs-relay.service";
 const DATABASE: &str = "/run/openvswitch/db.sock";
 const RELAYED: &str = "/run/openvswitch/lasthop-relay.sock";
