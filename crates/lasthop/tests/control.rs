@@ -42,6 +42,12 @@ fn vnics_are_added_listed_shown_and_deleted() {
     let qemu = qemu.ok();
     assert!(qemu.starts_with("-name vm2,debug-threads=on \\\n") && !qemu.contains('#'), "{qemu}");
     assert!(qemu.contains("queues=2") && qemu.contains("mac=02:00:00:00:00:02,mq=on"), "{qemu}");
+    for (version, option) in [("7.2", ",reconnect=1 "), ("10.2", ",reconnect-ms=1000 ")] {
+        let qemu = switch.ask(&["port", "show", "vm2", "--qemu", "--qemu-version", version]).ok();
+        assert!(qemu.contains(option), "{qemu}");
+    }
+    let refused = switch.ask(&["port", "show", "vm2", "--qemu", "--qemu-version", "new"]).err;
+    assert!(refused.contains("write two numbers, as in 9.2"), "{refused}");
     assert!(switch.ask(&["vnic", "show", "vm2", "--libvirt"]).ok().contains("<mtu size='1400'/>"));
     switch.connect("vm2.sock");
     assert_eq!(switch.ask(&["vnic", "del", "vm2"]).ok(), "deleted vm2\n");

@@ -23,6 +23,7 @@ mod commands;
 mod counters;
 mod output;
 mod packet;
+mod qemu_version;
 mod rates;
 mod show;
 mod usage;

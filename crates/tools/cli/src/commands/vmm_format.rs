@@ -6,6 +6,7 @@ use clap::Args;
 use log::info;
 use serde_json::{Value, json};
 
+use crate::qemu_version::QemuVersion;
 use crate::show;
 use lasthop_api::report::PortStatus;
 use lasthop_doctor::remedy::addressed;
@@ -31,6 +32,9 @@ pub(super) struct VmmFormat {
     /// With --qemu and --libvirt: for a guest that is emulated, without KVM
     #[arg(long, requires = "vmm", conflicts_with_all = ["cloud_hypervisor", "testpmd"])]
     tcg: bool,
+    /// With --qemu: its version; without this that of the first qemu-system-... in PATH
+    #[arg(long, value_name = "X.Y", requires = "qemu")]
+    qemu_version: Option<QemuVersion>,
 }
 
 impl ApiRequest {
@@ -41,7 +45,9 @@ impl ApiRequest {
         is_one: bool,
         paste: &VmmFormat,
     ) -> Result<ExitCode, Fault> {
-        let pasted = ports.iter().map(|port| pasted(port, paste)).collect::<Result<Vec<_>, Fault>>()?;
+        let version = paste.qemu.then(|| paste.qemu_version.or_else(QemuVersion::installed)).flatten();
+        let pasted = ports.iter().map(|port| pasted(port, paste, version));
+        let pasted = pasted.collect::<Result<Vec<_>, Fault>>()?;
         if !self.json {
             pasted
                 .iter()
@@ -67,7 +73,11 @@ impl VmmFormat {
 }
 
 /// The name of the text, the text, and a hint about it.
-fn pasted(port: &PortStatus, paste: &VmmFormat) -> Result<(&'static str, String, Option<String>), Fault> {
+fn pasted(
+    port: &PortStatus,
+    paste: &VmmFormat,
+    version: Option<QemuVersion>,
+) -> Result<(&'static str, String, Option<String>), Fault> {
     let tcg = paste.tcg;
     let over_device = || {
         Fault::params(format!(
@@ -77,7 +87,9 @@ fn pasted(port: &PortStatus, paste: &VmmFormat) -> Result<(&'static str, String,
     };
     let guest = &port.attachment().ok_or_else(over_device)?;
     Ok(match paste {
-        VmmFormat { qemu: true, .. } => ("qemu", show::qemu(guest, tcg), Some(show::qemu_hint(guest, tcg))),
+        VmmFormat { qemu: true, .. } => {
+            ("qemu", show::qemu(guest, tcg, version), Some(show::qemu_hint(guest, tcg, version)))
+        }
         VmmFormat { libvirt: true, .. } => {
             ("libvirt", show::libvirt(guest, tcg), show::libvirt_hint(guest, tcg))
         }

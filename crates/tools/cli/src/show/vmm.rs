@@ -10,14 +10,16 @@ use lasthop_runtime::fault::Fault;
 use lasthop_doctor::permissions::Credentials;
 use lasthop_doctor::remedy::quote;
 
+use crate::qemu_version::QemuVersion;
+
 /// Arguments to paste after `qemu-system-…`. The memory has to be the guest's whole memory, and shared.
 ///
-/// `tcg`: without KVM.
-pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool) -> String {
+/// `tcg`: without KVM. `version`: `None` if it is not known.
+pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool, version: Option<QemuVersion>) -> String {
     let name = port.name;
     let path = quote(&port.socket.to_string_lossy().replace(',', ",,"));
     let role = match port.mode {
-        VnicMode::Listen => "reconnect=1",
+        VnicMode::Listen => QemuVersion::reconnect(version),
         VnicMode::Connect => "server=on",
     };
     let arguments = [
@@ -34,13 +36,25 @@ pub(crate) fn qemu(port: &Attachment<'_>, tcg: bool) -> String {
 }
 
 /// A hint about the arguments; separate, since a shell accepts no comment between arguments.
-pub(crate) fn qemu_hint(port: &Attachment<'_>, tcg: bool) -> String {
+pub(crate) fn qemu_hint(port: &Attachment<'_>, tcg: bool, version: Option<QemuVersion>) -> String {
     let role = match port.mode {
-        VnicMode::Listen => "since QEMU 9.2 write reconnect-ms=1000 instead of reconnect=1",
-        VnicMode::Connect => "QEMU waits for the switch before it starts the guest",
+        VnicMode::Listen => reconnect_hint(version),
+        VnicMode::Connect => "QEMU waits for the switch before it starts the guest".to_owned(),
     };
     let without_kvm = if tcg { "" } else { "; without KVM, QEMU 7.2 crashes: add --tcg" };
     format!("size= and -m are the guest's memory; {role}{without_kvm}")
+}
+
+fn reconnect_hint(version: Option<QemuVersion>) -> String {
+    let option = QemuVersion::reconnect(version);
+    match version {
+        Some(version) => format!(
+            "{option} is for QEMU {version} (--qemu-version X.Y: another one; reconnect-ms=1000 from 9.2 on, reconnect=1 before)"
+        ),
+        None => format!(
+            "no QEMU was found here, and {option} is for those before 10.2 (--qemu-version X.Y: another one, from 9.2 on reconnect-ms=1000)"
+        ),
+    }
 }
 
 fn device(port: &Attachment<'_>, tcg: bool) -> String {
@@ -199,7 +213,25 @@ mod tests {
     use crate::show::tests::guest;
 
     fn qemu_text(text: &str, socket: &str, tcg: bool) -> String {
-        qemu(&guest(text, socket).attachment().expect("vhost-user"), tcg)
+        qemu(&guest(text, socket).attachment().expect("vhost-user"), tcg, None)
+    }
+
+    #[test]
+    fn qemu_is_given_the_option_of_its_version() {
+        let port = guest("vm1", "/s");
+        let port = port.attachment().expect("vhost-user");
+        for (version, option) in [
+            (None, "reconnect=1"),
+            (Some("7.2"), "reconnect=1"),
+            (Some("9.2"), "reconnect-ms=1000"),
+            (Some("11.0"), "reconnect-ms=1000"),
+        ] {
+            let version = version.map(|text| text.parse().expect("a version"));
+            let text = qemu(&port, false, version);
+            assert!(text.contains(&format!("path=/s,{option} ")), "{text}");
+            let hint = qemu_hint(&port, false, version);
+            assert!(hint.contains(&format!("{option} is for ")), "{hint}");
+        }
     }
 
     #[test]
