@@ -155,6 +155,22 @@ fn a_vmm_that_does_not_come_back_is_named() {
 }
 
 #[test]
+fn a_vmm_that_tries_again_is_not_told_to() {
+    let switch = Switch::start(&["--vnic", "vm1"]);
+    for (words, remedy) in [
+        ("reconnect=1", "Who may attach"),
+        ("reconnect-ms=1000", "Who may attach"),
+        ("server=on,wait=off", "mode=connect"),
+    ] {
+        let chardev = format!("socket,id=c,path={},{words}", switch.path("vm1.sock").display());
+        let _vmm = Vmm::start(&["-chardev", &chardev, "-netdev", "vhost-user,id=n,chardev=c"]);
+        blames(&switch, &["vm1 peer", "is not connected", remedy]);
+        let said = switch.ask(&["doctor"]).out;
+        assert!(!first_lines(&said).contains("only with reconnect=1"), "{said}");
+    }
+}
+
+#[test]
 fn a_guest_that_cannot_come_back_is_to_be_started_again() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let device = format!("virtio_uml.device={}:1", switch.path("vm1.sock").display());

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use lasthop_api::facts::FileFacts;
@@ -26,6 +28,9 @@ pub(crate) struct Process {
 
 /// Words that command lines of vhost-user front ends have: QEMU, Cloud Hypervisor, DPDK, User Mode Linux.
 const FRONT_END_WORDS: &[&str] = &["vhost-user", "vhost_user", "virtio_user", "virtio_uml"];
+
+/// The longest label of a security module that is read. The kernel's limit is a page.
+const LABEL_BYTES_MAX: u64 = 4096;
 
 /// The argument that tells a kernel in user mode its socket.
 const UML_DEVICE: &str = "virtio_uml.device=";
@@ -98,6 +103,29 @@ impl Process {
         procfs::sees(self.pid, path)
     }
 
+    /// The way in which its card meets the switch at this socket, according to its command line.
+    pub(crate) fn role_at(&self, socket: &Path) -> Role {
+        let is_on = |value: &str| ["on", "yes", "true"].contains(&value);
+        let of_socket = |argument: &&String| paths(argument).iter().any(|path| path == socket);
+        let Some(card) = self.arguments.iter().find(of_socket) else { return Role::Once };
+        let is_number = |value: &str| value.parse::<u64>().is_ok_and(|pause| pause > 0);
+        if value(card, "server").is_some_and(is_on) || card.split(',').any(|part| part == "server") {
+            Role::Listens
+        } else if ["reconnect", "reconnect-ms"].iter().any(|key| value(card, key).is_some_and(is_number)) {
+            Role::Again
+        } else {
+            Role::Once
+        }
+    }
+
+    /// The label under which a security module confines it; `None` if none does, or that is not known.
+    pub(crate) fn confinement(&self) -> Option<String> {
+        let file = File::open(procfs::dir(self.pid).join("attr/current")).ok()?;
+        let mut label = Vec::new();
+        file.take(LABEL_BYTES_MAX).read_to_end(&mut label).ok()?;
+        confining(&String::from_utf8_lossy(&label))
+    }
+
     /// Whether its guest's memory is shared, according to its command line.
     pub(crate) fn sharing(&self) -> Sharing {
         let program = self.arguments.first().map_or("", String::as_str);
@@ -163,6 +191,14 @@ impl Process {
     }
 }
 
+/// The label of a process, if it can be refused something: of SELinux "system_u:system_r:svirt_t:s0:c1,c2", of AppArmor
+/// "libvirt-UUID (enforce)". A profile that only complains refuses nothing.
+fn confining(label: &str) -> Option<String> {
+    let label = label.trim_end_matches(['\0', '\n']);
+    let is_free = label.is_empty() || label.contains("unconfined") || label.ends_with(" (complain)");
+    (!is_free).then(|| of_others(label))
+}
+
 /// Text that another user chose, made harmless.
 fn of_others(text: &str) -> String {
     harmless(text).into_owned()
@@ -192,6 +228,17 @@ fn served(table: &str) -> impl Iterator<Item = PathBuf> {
         let is_served = words.get(3) == Some(&ACCEPTS) || words.get(5) == Some(&CONNECTED);
         is_served.then(|| words.get(7).map(PathBuf::from)).flatten()
     })
+}
+
+/// A card's way to a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It connects when its VMM starts.
+    Once,
+    /// It connects until it succeeds, and again after the switch was gone.
+    Again,
+    /// It waits for the switch to connect.
+    Listens,
 }
 
 /// A guest's memory by its command line.
@@ -302,6 +349,38 @@ mod tests {
         assert_eq!(sharing("qemu-system-x86_64 -m 1G"), Sharing::Private("no memory backend"));
         assert_eq!(sharing("testpmd"), Sharing::Unknown);
         assert_eq!(sharing("cloud-hypervisor --memory size=1G,shared=on"), Sharing::Shared);
+    }
+
+    #[test]
+    fn the_role_of_a_card_is_read_off_its_character_device() {
+        let role = |words: &str| {
+            let chardev = format!("-chardev socket,id=c,path=/r/a.sock{words}");
+            let line = format!("qemu -chardev socket,id=m,path=/r/m.sock,server=on {chardev}");
+            process(&line).role_at(Path::new("/r/a.sock"))
+        };
+        assert_eq!(role(""), Role::Once);
+        for words in [",reconnect=0", ",server=off", ",reconnect-ms=0"] {
+            assert_eq!(role(words), Role::Once, "{words}");
+        }
+        for words in [",reconnect=1", ",reconnect-ms=1000", ",server=off,reconnect=10"] {
+            assert_eq!(role(words), Role::Again, "{words}");
+        }
+        for words in [",server=on", ",server=on,wait=off", ",server"] {
+            assert_eq!(role(words), Role::Listens, "{words}");
+        }
+    }
+
+    #[test]
+    fn labels_that_confine_are_told_from_others() {
+        let selinux = "system_u:system_r:svirt_t:s0:c107,c434";
+        assert_eq!(confining(&format!("{selinux}\0")).as_deref(), Some(selinux));
+        let apparmor = "libvirt-1b2c (enforce)";
+        assert_eq!(confining(&format!("{apparmor}\n")).as_deref(), Some(apparmor));
+        for free in ["", "\0", "unconfined\n", "unconfined_u:unconfined_r:unconfined_t:s0-s0:c0.c1023\0"] {
+            assert_eq!(confining(free), None, "{free}");
+        }
+        assert_eq!(confining("qemu (complain)\n"), None);
+        assert_eq!(confining("a\x1b[2Jb").as_deref().map(|label| label.contains('\x1b')), Some(false));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use crate::finding::Verdict;
-use crate::processes::Process;
+use crate::processes::{Process, Role};
 use lasthop_api::port::VnicMode;
 use lasthop_api::readable::time;
 use lasthop_api::report::HUNG_UP;
@@ -161,10 +161,24 @@ fn not_connected(case: &Case<'_>, process: &Process) -> Verdict {
     if process.is_user_mode_linux() {
         return Verdict::broken(text, "User Mode Linux does not connect again: end it, and start it again");
     }
-    Verdict::broken(
-        text,
-        "QEMU reconnects after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
-    )
+    match (process.role_at(path), process.confinement()) {
+        (Role::Once, _) => Verdict::broken(
+            text,
+            "QEMU reconnects after a restart only with reconnect=1 at its -chardev (since 9.2: reconnect-ms=1000); start it again",
+        ),
+        (Role::Listens, _) => Verdict::broken(
+            format!("{text}: both listen"),
+            "leave server=on out at its -chardev, or make the vnic anew with mode=connect",
+        ),
+        (Role::Again, Some(label)) => Verdict::broken(
+            format!("{text}; it is confined as {label}"),
+            "see if SELinux (ausearch -m avc -ts recent) or AppArmor (journalctl -k | grep DENIED) refuses it; docs/user/ports.md, \"Who may attach\"",
+        ),
+        (Role::Again, None) => Verdict::broken(
+            text,
+            "it tries again by itself: see why it is refused in its log or standard error; docs/user/ports.md, \"Who may attach\"",
+        ),
+    }
 }
 
 /// A front end whose socket belongs to no vnic and is not served by another process: it was probably meant for this
