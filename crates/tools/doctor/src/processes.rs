@@ -143,9 +143,9 @@ impl Process {
     fn qemu_sharing(&self) -> Sharing {
         let backends: Vec<&String> =
             self.arguments.iter().filter(|argument| argument.starts_with("memory-backend-")).collect();
-        let is_on = |backend: &&&String| {
-            backend.starts_with("memory-backend-shm")
-                || value(backend, "share").is_some_and(|share| ["on", "yes", "true"].contains(&share))
+        let is_on = |backend: &&&String| match value(backend, "share") {
+            Some(share) => ["on", "yes", "true"].contains(&share),
+            None => is_shared_by_default(backend),
         };
         let used = |backend: &&String| {
             let id = value(backend, "id").unwrap_or_default();
@@ -154,13 +154,8 @@ impl Process {
                 .iter()
                 .any(|other| other.split(',').any(|part| users.iter().any(|user| user == part)))
         };
-        // JSON, which libvirt writes, is not parsed.
-        if self
-            .arguments
-            .iter()
-            .any(|argument| argument.starts_with('{') && argument.contains("memory-backend"))
-        {
-            return match self.arguments.iter().any(|argument| argument.contains("\"share\":true")) {
+        if let Some(is_shared) = self.shares_by_json() {
+            return match is_shared {
                 true => Sharing::Shared,
                 false => {
                     Sharing::Private("a memory backend that is not shared (libvirt: <access mode='shared'/>)")
@@ -175,6 +170,17 @@ impl Process {
             None if backends.is_empty() => Sharing::Private("no memory backend"),
             None => Sharing::Private("a memory backend without share=on"),
         }
+    }
+
+    /// Whether a memory backend in JSON, which libvirt writes, is shared; `None` if there is none.
+    fn shares_by_json(&self) -> Option<bool> {
+        let objects = self.arguments.iter().filter(|argument| argument.starts_with('{'));
+        let objects = objects.filter_map(|argument| serde_json::from_str::<Value>(argument).ok());
+        let shared = objects.filter_map(|object| {
+            let kind = object["qom-type"].as_str().filter(|kind| kind.starts_with("memory-backend-"))?;
+            Some(object["share"].as_bool().unwrap_or_else(|| is_shared_by_default(kind)))
+        });
+        shared.reduce(|one, other| one || other)
     }
 
     /// The run directory, if this is a `lasthop run` and its directory is known.
@@ -258,6 +264,11 @@ fn is_card_at(argument: &str, id: &str) -> bool {
         return netdev["type"] == "vhost-user" && netdev["chardev"] == id;
     }
     argument.contains("vhost-user") && value(argument, "chardev") == Some(id)
+}
+
+/// Whether QEMU shares a backend of this kind without `share=`.
+fn is_shared_by_default(backend: &str) -> bool {
+    ["memory-backend-memfd", "memory-backend-shm"].iter().any(|kind| backend.starts_with(kind))
 }
 
 /// The value of a key in `word,key=value,...`.
@@ -346,6 +357,22 @@ mod tests {
             sharing(&format!("qemu-system-x86_64 {private} {machine}")),
             Sharing::Private("a memory backend without share=on")
         );
+        for (backend, is_shared) in [
+            ("memory-backend-memfd,id=m,size=1G", true),
+            ("memory-backend-shm,id=m,size=1G", true),
+            ("memory-backend-memfd,id=m,size=1G,share=no", false),
+            ("memory-backend-memfd,id=m,size=1G,share=false", false),
+            ("memory-backend-file,id=m,size=1G,mem-path=/dev/shm", false),
+            ("memory-backend-ram,id=m,size=1G", false),
+            (r#"{"qom-type":"memory-backend-memfd","id":"m","size":1073741824}"#, true),
+            (r#"{"qom-type":"memory-backend-memfd","id":"m","share":true}"#, true),
+            (r#"{"qom-type":"memory-backend-memfd","id":"m","share":false}"#, false),
+            (r#"{"qom-type":"memory-backend-ram","id":"pc.ram","size":1073741824}"#, false),
+        ] {
+            let told = sharing(&format!("qemu-system-x86_64 -object {backend} {machine}"));
+            assert_eq!(told == Sharing::Shared, is_shared, "{backend}: {told:?}");
+            assert_eq!(matches!(told, Sharing::Private(_)), !is_shared, "{backend}: {told:?}");
+        }
         assert_eq!(sharing("qemu-system-x86_64 -m 1G"), Sharing::Private("no memory backend"));
         assert_eq!(sharing("testpmd"), Sharing::Unknown);
         assert_eq!(sharing("cloud-hypervisor --memory size=1G,shared=on"), Sharing::Shared);
