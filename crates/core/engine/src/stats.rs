@@ -71,6 +71,8 @@ pub struct WorkerStats {
     /// Number of times that others had that core for so long that its thread polled little for a while
     /// ([`lasthop_ring::CoreYield`]). Counted for the first of the thread's workers.
     pub scarce: u64,
+    /// Whether that core is scarce now. Told for the first of the thread's workers.
+    pub is_scarce: bool,
     /// Decisions by the state of the host's scheduler. Counted for the first of a thread's workers.
     pub policies: PolicyCounters,
     /// Visits to rings.

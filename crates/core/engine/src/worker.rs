@@ -10,7 +10,7 @@ use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
 use lasthop_module_api::PortId;
-use lasthop_ring::{AdaptivePoll, CoreReturn, DeviceRing, arm_and_recheck};
+use lasthop_ring::{AdaptivePoll, CoreReturn, CoreYield, DeviceRing, arm_and_recheck};
 use lasthop_vhost::ForeignFd;
 
 use crate::answers::FirstPackets;
@@ -52,6 +52,8 @@ pub(crate) struct Worker {
     pub(crate) unheard: UnheardRings,
     pub(crate) timers: TransmitTimers,
     sampling: Sampling,
+    /// Its thread's core when that was offered last, if it is the first of the thread's workers.
+    core_yield: CoreYield,
     /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
     /// Ports whose rings were stopped, and why.
@@ -110,6 +112,7 @@ impl Worker {
             unheard: UnheardRings::default(),
             timers: TransmitTimers::default(),
             sampling,
+            core_yield: CoreYield::default(),
             busy_since_ns: None,
             failures: HashMap::new(),
             load: Load::default(),
@@ -192,7 +195,8 @@ impl Worker {
     }
 
     /// Counts whether others took its thread's core, which was offered.
-    pub(crate) fn count_offer(&mut self, back: CoreReturn) {
+    pub(crate) fn count_offer(&mut self, back: CoreReturn, core_yield: CoreYield) {
+        self.core_yield = core_yield;
         self.stats.crowded += u64::from(back.was_taken);
         self.stats.scarce += u64::from(back.is_scarce);
     }
@@ -642,10 +646,11 @@ impl Worker {
         self.persistent_counters.write(now_ns(self.started), &self.fabric);
     }
 
-    /// Its counters, and the number of active rings.
+    /// Its counters, the number of active rings, and whether its core is scarce.
     pub(crate) fn stats(&self) -> WorkerStats {
         let [offloads_shared, offloads_alone, offloads_moved] = self.offload_counts.read();
         WorkerStats {
+            is_scarce: self.core_yield.is_scarce(now_ns(self.started)),
             active_rings: self.active.len(),
             handoffs: self.fabric.handoff_counters(),
             wakes: self.signals.wakes(),

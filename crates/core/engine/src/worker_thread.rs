@@ -369,7 +369,7 @@ impl WorkerThread {
         let back = core_yield.offer(|| now_ns(*started), std::thread::yield_now);
         if let Some(first) = workers.first_mut() {
             first.scheduling.note_offer(back);
-            first.count_offer(back);
+            first.count_offer(back, *core_yield);
         }
         back.was_taken
     }

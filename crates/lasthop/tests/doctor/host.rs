@@ -5,11 +5,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use rustix::process::Signal;
 
-use crate::{diagnosed, first_lines, has_all};
+use crate::{ONE, TWO, controlled, diagnosed, first_lines, guest, has_all};
+use lasthop_rig::guests::{frame, receive, send};
 use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
 
 fn doctor_in(dir: &Path) -> Answer {
@@ -100,7 +101,7 @@ fn the_switch_is_well_while_guests_are_off() {
     let mut switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
     let well = |guests: u32| (Some(0), format!("ok: the switch is well; {guests} of 2 vnics have a guest"));
     assert_eq!(health(&switch), well(0));
-    let _guest = crate::guest(&switch, "vm1", crate::ONE);
+    let _guest = guest(&switch, "vm1", ONE);
     assert_eq!(health(&switch), well(1));
     assert_eq!(switch.json(&["doctor", "--switch"])["ok"], true);
     std::fs::remove_file(switch.path("vm2.sock")).expect("removed");
@@ -120,6 +121,59 @@ fn a_switch_process_that_was_replaced_is_a_warning() {
     let warned = || Some(health(&switch)).filter(|(code, _)| *code == Some(1));
     let (_, line) = eventually("the warning", warned);
     assert!(line.starts_with("warning: switch: the switch process crashed"), "{line}");
+}
+
+/// A process that computes on one CPU.
+struct Hog(Child);
+
+impl Hog {
+    fn on(cpu: &str) -> Self {
+        let mut command = Command::new("taskset");
+        Self(command.args(["-c", cpu, "sh", "-c", "while :; do :; done"]).spawn().expect("util-linux has it"))
+    }
+}
+
+impl Drop for Hog {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
+
+/// The first CPU that this process may use.
+fn first_cpu() -> String {
+    let status = std::fs::read_to_string("/proc/self/status").expect("proc");
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).expect("a list");
+    list.trim().split([',', '-']).next().expect("a CPU").to_owned()
+}
+
+#[test]
+fn processes_that_compute_on_a_workers_cpu_are_told_without_an_alarm() {
+    let cpu = first_cpu();
+    // It polls for long where it may, so that it offers its CPU.
+    let own = ["--workers", "1", "--cpus", &cpu, "--hysteresis-us", "10000"];
+    let switch = Switch::start(&[&own[..], &["--vnic", "one", "--vnic", "two"]].concat());
+    controlled(&switch);
+    let (mut one, mut two) = (guest(&switch, "one", ONE), guest(&switch, "two", TWO));
+    let _hogs = [Hog::on(&cpu), Hog::on(&cpu)];
+    let told = "other processes compute on the CPU of worker 0: ";
+    let said = std::thread::scope(|scope| {
+        let asked = scope.spawn(|| {
+            eventually(told, || {
+                let answer = switch.ask(&["doctor", "--switch"]);
+                answer.out.contains(told).then_some(answer)
+            })
+        });
+        while !asked.is_finished() {
+            send(&mut one, &frame(TWO, ONE, 7, 60));
+            receive(&mut two);
+            send(&mut two, &frame(ONE, TWO, 7, 60));
+            receive(&mut one);
+        }
+        asked.join().expect("told")
+    });
+    assert_eq!(said.code, Some(0), "{}", said.out);
+    assert!(said.out.starts_with("ok: the switch is well; "), "{}", said.out);
+    assert!(said.out.contains("remedy: give the workers CPUs of their own"), "{}", said.out);
 }
 
 #[test]

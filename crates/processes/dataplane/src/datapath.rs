@@ -484,6 +484,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         polls: worker.polls,
         crowded: worker.crowded,
         scarce: worker.scarce,
+        is_scarce: worker.is_scarce,
         visits: worker.visits,
         batches: worker.batches,
         contended: worker.handoffs.contended,

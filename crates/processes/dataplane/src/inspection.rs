@@ -7,6 +7,7 @@ use lasthop_vhost::{RingView, SessionView};
 
 use lasthop_api::facts::{FileFacts, Inspection, MemoryFacts, ProgressFacts, RingFacts, SessionFacts};
 use lasthop_api::port::describe_features;
+use lasthop_api::report::WorkerReport;
 use lasthop_runtime::fault::Fault;
 
 use super::datapath::Datapath;
@@ -29,14 +30,24 @@ pub(super) fn inspect(
     let names: Vec<&str> = views.iter().map(|(port, _)| port.as_str()).collect();
     let rings = datapath.rings(&names)?;
     let facts = views.into_iter().zip(rings);
+    let stats = datapath.stats()?;
     Ok(Inspection {
         sessions: facts.map(|((port, seen), rings)| (port, session(seen, &rings))).collect(),
-        ports: datapath.stats()?.ports,
+        scarce_workers: scarce(&stats.workers),
+        ports: stats.ports,
         fdb: datapath.fdb(None).entries,
         moves: datapath.moves(),
         is_asked: !callers.is_empty(),
         callers,
     })
+}
+
+/// The workers whose threads' cores are scarce. One that did not answer in time tells of an earlier state.
+fn scarce(workers: &[WorkerReport]) -> Vec<usize> {
+    let is_scarce = |worker: &&WorkerReport| {
+        workers.get(worker.thread).is_some_and(|first| first.is_scarce && first.age_ms.is_none())
+    };
+    workers.iter().filter(is_scarce).map(|worker| worker.index).collect()
 }
 
 /// A snapshot of a session. It has no reference to the guest's memory, since dropping the last one unmaps the memory.
@@ -117,5 +128,21 @@ fn memory(map: &MemoryMap) -> MemoryFacts {
             .iter()
             .map(|((device, inode), _)| FileFacts { device: *device, inode: *inode })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn workers_of_one_thread_have_its_core() {
+        let worker = |index, thread| WorkerReport { index, thread, ..WorkerReport::default() };
+        let mut workers = [worker(0, 0), worker(1, 0), worker(2, 2)];
+        assert!(scarce(&workers).is_empty());
+        workers[0].is_scarce = true;
+        assert_eq!(scarce(&workers), [0, 1]);
+        workers[0].age_ms = Some(70);
+        assert!(scarce(&workers).is_empty());
     }
 }

@@ -32,11 +32,14 @@ impl Reports<'_> {
         }
         vnics.sort_by(|one, other| one.port.name.cmp(&other.port.name));
         let external = inside.as_ref().and_then(|inside| self.external_facts(inside));
+        let mut switch = self.switch_facts();
+        let scarce = inside.iter().flat_map(|inside| inside.scarce_workers.iter().copied());
+        // The switch process may claim anything.
+        switch.scarce_workers = scarce.take(switch.workers).collect();
         let (fdb, mut moves) = inside.map(|inside| (inside.fdb, inside.moves)).unwrap_or_default();
         let fdb = self.with_controlled(told, None, FdbReport::whole(fdb)).entries;
         moves.extend(told.moves.iter().cloned());
         let moves = MoveFacts::merged(moves);
-        let switch = self.switch_facts();
         // Without the switch process the controller was not asked either.
         let controller = switch.deaf.is_none().then(|| self.controller_facts(told)).flatten();
         to_json(&Facts { switch, controller, external, vnics, ports, fdb, moves })
@@ -66,6 +69,7 @@ impl Reports<'_> {
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),
+            scarce_workers: Vec::new(),
             sandboxes: self.sandboxes(),
             scheduler: self.sched_report_if_on(),
         }

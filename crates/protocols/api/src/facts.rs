@@ -56,6 +56,9 @@ pub struct SwitchFacts {
     pub workers: usize,
     /// The CPUs of the workers, as a list; `None` if they are not bound.
     pub cpus: Option<String>,
+    /// The workers whose CPU others have for long, so that they poll little now.
+    #[serde(default)]
+    pub scarce_workers: Vec<usize>,
     /// The sandboxes of the inner processes.
     #[serde(default)]
     pub sandboxes: Vec<SandboxReport>,
@@ -270,6 +273,9 @@ pub struct Inspection {
     pub sessions: Vec<(String, SessionFacts)>,
     /// Counters of the ports.
     pub ports: Vec<PortReport>,
+    /// The workers whose CPU others have for long.
+    #[serde(default)]
+    pub scarce_workers: Vec<usize>,
     /// The forwarding tables.
     pub fdb: Vec<FdbLine>,
     /// Addresses that moved between ports.

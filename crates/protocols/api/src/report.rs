@@ -195,6 +195,9 @@ pub struct WorkerReport {
     /// Number of times that others had that core for so long that its thread polled little for a while.
     #[serde(default)]
     pub scarce: u64,
+    /// Whether it polls little now, since others have that core. Told for the first worker of a thread.
+    #[serde(default)]
+    pub is_scarce: bool,
     /// Visits to rings.
     pub visits: u64,
     /// Visits that found packets.

@@ -124,6 +124,11 @@ impl Verdict {
         Self { state: State::Ok, text: text.into(), remedy: None }
     }
 
+    /// Nothing is wrong, and something could be better.
+    pub(crate) fn hint(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { state: State::Ok, text: text.into(), remedy: Some(remedy.into()) }
+    }
+
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
         Self { state: State::Unknown, text: text.into(), remedy: None }
     }

@@ -118,7 +118,8 @@ fn switches<'a>(dir: &Path, processes: &'a [Process]) -> Vec<(&'a Process, PathB
 pub(super) fn findings(before: &Facts, facts: &Facts) -> Vec<Finding> {
     let switch = &facts.switch;
     let scheduler = switch.scheduler.as_ref().map(scheduler);
-    let host = [descriptors(switch), processors(switch), scheduler].into_iter().flatten();
+    let neighbours = neighbours(&before.switch, switch);
+    let host = [descriptors(switch), processors(switch), neighbours, scheduler].into_iter().flatten();
     let mut findings = vec![process(switch).about(None, Link::Switch)];
     findings.extend(facts.controller.as_ref().map(|facts| {
         controller::controller(before.controller.as_ref(), facts).about(None, Link::Controller)
@@ -248,6 +249,23 @@ fn processors(switch: &SwitchFacts) -> Option<Verdict> {
     })
 }
 
+/// Other processes that compute on workers' CPUs. A worker counts if that is so at both times: a process that computes only
+/// now and then is no reason to change anything.
+fn neighbours(before: &SwitchFacts, now: &SwitchFacts) -> Option<Verdict> {
+    let is_lasting = |worker: &&usize| before.scarce_workers.contains(worker);
+    let workers: Vec<String> =
+        now.scarce_workers.iter().filter(is_lasting).map(ToString::to_string).collect();
+    let whose = match &workers[..] {
+        [] => return None,
+        [one] => format!("CPU of worker {one}"),
+        many => format!("CPUs of workers {}", many.join(", ")),
+    };
+    Some(Verdict::hint(
+        format!("other processes compute on the {whose}: packets may wait some milliseconds there"),
+        "give the workers CPUs of their own (cpus), or a greater share (shares); docs/user/operating.md, \"CPUs that others use\"",
+    ))
+}
+
 /// The view of the host's scheduler. Packets pass without one, so only missing rights are a warning.
 fn scheduler(report: &SchedReport) -> Verdict {
     if report.lacks_rights {
@@ -303,6 +321,22 @@ mod tests {
         assert!(verdict.text.contains("the running switch is 0.0.0"), "{}", verdict.text);
         let many = SwitchFacts { workers: 9, cpus: Some("0-1".into()), ..sound };
         assert_eq!(processors(&many).map(|verdict| verdict.state), Some(State::Warning));
+    }
+
+    #[test]
+    fn processes_that_compute_beside_workers_for_long_are_told() {
+        let with =
+            |workers: &[usize]| SwitchFacts { scarce_workers: workers.to_vec(), ..SwitchFacts::default() };
+        let told = |before: &[usize], now: &[usize]| neighbours(&with(before), &with(now));
+        for (before, now) in [(&[][..], &[0][..]), (&[0], &[]), (&[1], &[0])] {
+            assert_eq!(told(before, now), None);
+        }
+        let one = told(&[0, 1], &[1]).expect("one");
+        assert!(one.text.contains("compute on the CPU of worker 1: "), "{}", one.text);
+        assert_eq!(one.state, State::Ok, "a switch that shares its CPUs is well");
+        let both = told(&[0, 1], &[0, 1]).expect("both");
+        assert!(both.text.contains("compute on the CPUs of workers 0, 1: "), "{}", both.text);
+        assert!(both.remedy.is_some_and(|remedy| remedy.contains("CPUs of their own")));
     }
 
     #[test]

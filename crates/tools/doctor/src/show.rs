@@ -110,7 +110,12 @@ fn mark(finding: &Finding) -> String {
 }
 
 fn line(finding: &Finding) -> String {
-    format!("  {:<8} {:<12} {}\n", finding.state.name(), finding.link.name(), finding.text)
+    let text = format!("  {:<8} {:<12} {}\n", finding.state.name(), finding.link.name(), finding.text);
+    // The remedies of complaints stand at the top.
+    match &finding.remedy {
+        Some(remedy) if finding.state == State::Ok => format!("{text}{:<24}remedy: {remedy}\n", ""),
+        _ => text,
+    }
 }
 
 /// A line with the port's name, for several ports.
@@ -149,6 +154,16 @@ mod tests {
                         ok       socket       /s\n  \
                         not ok   peer         nobody\n";
         assert_eq!(text(&diagnosis(1, 1)), expected);
+    }
+
+    #[test]
+    fn a_hint_is_no_complaint_and_has_its_remedy() {
+        let findings = vec![Verdict::hint("shared", "share less").about(None, Link::Host)];
+        let diagnosis = Diagnosis { ok: true, findings, facts: None };
+        let lines = "  ok       host         shared\n                        remedy: share less\n";
+        assert_eq!(text(&diagnosis), format!("ok: nothing is wrong with 0 vnics\n\n{lines}"));
+        assert!(text_of_switch(&diagnosis).ends_with(lines));
+        assert_eq!(diagnosis.severity(), 0);
     }
 
     #[test]
