@@ -47,6 +47,7 @@ impl World {
             index: 2 * queue_pairs_max,
             queue_pairs_max,
             granted: None,
+            is_polled: input.bool(),
             error: None,
             pace: ControlPace::default(),
         };

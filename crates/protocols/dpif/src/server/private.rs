@@ -31,16 +31,16 @@ impl Server {
 
     /// The requested port id if it is free, else any. 0 and all ones have other meanings.
     fn port_id_for(&mut self, wanted: u32) -> u32 {
-        if is_possible(wanted) && !self.port_ids.contains_key(&wanted) {
+        let is_free = |id: u32| !matches!(id, 0 | u32::MAX) && !self.port_ids.contains_key(&id);
+        if is_free(wanted) {
             return wanted;
         }
         // A handler that is about to come back asks for its own: misses would go to the client that has it.
         let kept = self.state.upcall_port_ids();
         loop {
             self.last_port_id = self.last_port_id.wrapping_add(1).max(PORT_ID_FIRST);
-            let id = self.last_port_id;
-            if is_possible(id) && !self.port_ids.contains_key(&id) && !kept.contains(&id) {
-                return id;
+            if is_free(self.last_port_id) && !kept.contains(&self.last_port_id) {
+                return self.last_port_id;
             }
         }
     }
@@ -70,10 +70,6 @@ impl Server {
         let is_of_ports = group == Family::Vport.group();
         is_of_ports.then(|| self.port_news.since_start().map(<[_]>::to_vec)).flatten()
     }
-}
-
-fn is_possible(port_id: u32) -> bool {
-    port_id != 0 && port_id != u32::MAX
 }
 
 /// Changes a client's settings; returns an error number, or 0.
