@@ -2,12 +2,12 @@
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use lasthop_rig::guests::{ONE, check_balance, frame, guest, send};
 use lasthop_rig::namespaces::{Namespace, may};
-use lasthop_rig::{Switch, eventually, signal};
+use lasthop_rig::{Switch, eventually, signal, stop};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, pidfd_getfd, pidfd_open};
 use serde_json::Value;
@@ -178,6 +178,61 @@ fn a_device_port_that_the_switch_stopped_connects_again() {
     signal(driver, Signal::CONT);
     lab.until_they_talk();
     assert_eq!(lab.driver(), Some(driver), "{}", lab.switch.log());
+    check_balance(&lab.switch);
+}
+
+/// The number that the kernel gave an eventfd of a process (proc_pid_fdinfo(5)).
+fn event_id(process: &str, fd: &str) -> Option<String> {
+    let told = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{fd}")).ok()?;
+    told.lines().find(|line| line.starts_with("eventfd-id:")).map(str::to_owned)
+}
+
+/// Has the writes of a driver process's main thread to its I/O threads block.
+fn hang(driver: u32, switch: u32) {
+    let id = |fd: &OwnedFd| event_id("self", &fd.as_raw_fd().to_string());
+    // Those of the rings are the switch process's, too.
+    let shared: Vec<_> = event_fds(switch).iter().map(id).collect();
+    let own = event_fds(driver).into_iter().filter(|fd| !shared.contains(&id(fd)));
+    let own: Vec<OwnedFd> = own.collect();
+    assert!(!own.is_empty() && id(&own[0]).is_some());
+    for fd in own {
+        while rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).is_err() {
+            let _ = rustix::io::read(&fd, &mut [0_u8; 8][..]);
+        }
+        fcntl_setfl(&fd, fcntl_getfl(&fd).expect("flags") - OFlags::NONBLOCK).expect("flags");
+    }
+}
+
+#[test]
+fn a_driver_process_that_hangs_is_named_and_another_one_takes_its_place() {
+    if !may() {
+        return;
+    }
+    let lab = Lab::new("wire,host=port");
+    lab.switch.ask(&["port", "add", "wire-host,tap=wire-host"]).ok();
+    lab.until_they_talk();
+    let driver = lab.driver().expect("a driver process");
+    // One that somebody has stopped goes on.
+    stop(driver);
+    let shown = lab.show("wire");
+    assert_eq!(shown["driver"]["pid"], driver, "what is known without it: {shown}");
+    let said = |why: &str| format!("the driver process (process {driver}) {why}");
+    let until = |line: String| eventually(&line, || lab.switch.log().contains(&line).then_some(()));
+    until(said("does not answer: it is stopped (T)"));
+    signal(driver, Signal::CONT);
+    until(said("answers again"));
+    lab.until_they_talk();
+    assert_eq!(lab.driver(), Some(driver), "{}", lab.switch.log());
+    hang(driver, lab.switch.switch_pid().expect("a switch process"));
+    // Nothing but the question tells of it.
+    lab.show("wire");
+    until(said("does not answer: it waits for something (S); ending it"));
+    until(format!("the driver process {driver} was killed by signal 9"));
+    eventually("another one", || lab.driver().filter(|pid| *pid != driver));
+    for port in ["wire", "wire-host"] {
+        lab.until(port, "up");
+    }
+    lab.until_they_talk();
     check_balance(&lab.switch);
 }
 

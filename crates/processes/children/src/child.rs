@@ -277,6 +277,11 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         }
     }
 
+    /// The name of the kind of process, for the log.
+    pub(crate) fn name(&self) -> &'static str {
+        self.role.name
+    }
+
     /// The running process.
     pub fn pid(&self) -> Option<u32> {
         self.current.as_ref().map(RunningChild::pid)

@@ -1,4 +1,4 @@
-//! Checks whether the switch process answers. One that owes a sign of life is checked once a second. One that owes none
+//! Checks whether a process answers. One that owes a sign of life is checked once a second. One that owes none
 //! is asked for a sign of life every 2 s while it works. An idle one is not asked: every 32 s the supervisor checks
 //! whether it has worked since.
 //!
@@ -10,7 +10,13 @@
 
 use std::time::{Duration, Instant};
 
+use lasthop_runtime::poller::Poller;
 use lasthop_runtime::procfs;
+use log::{error, info};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::child::RestartingChild;
 
 /// Pause between two checks.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
@@ -29,7 +35,7 @@ const IDLE_ROUND: Duration = Duration::from_secs(32);
 /// CPU time since the last question above which a process counts as working. An answer takes some 50 us.
 const WORK_NS: u64 = 1_000_000;
 
-/// The watch over the switch process.
+/// The watch over a process.
 #[derive(Debug)]
 pub struct Liveness {
     /// The next check; `None` if there is no process.
@@ -64,6 +70,13 @@ impl Liveness {
     pub fn lives(&mut self, now: Instant) -> bool {
         let was_deaf = self.is_deaf();
         (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
+        was_deaf
+    }
+
+    /// Notes that it is at work, though it still owes a sign of life; returns whether there had been no message for long.
+    pub fn works(&mut self) -> bool {
+        let was_deaf = self.is_deaf();
+        self.looks = 0;
         was_deaf
     }
 
@@ -152,6 +165,50 @@ pub enum LivenessStep {
     Silence,
 }
 
+impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
+    /// Does the next step with the process, if it is due: logs a silent one, and ends it later. The caller asks it if
+    /// the step is [`LivenessStep::Ask`]. A process that `is_busy` may take longer.
+    pub fn look_for_life(
+        &mut self,
+        liveness: &mut Liveness,
+        is_busy: bool,
+        now: Instant,
+        poller: &Poller,
+    ) -> Option<LivenessStep> {
+        if liveness.due().is_none_or(|due| due > now) {
+            return None;
+        }
+        let Some(pid) = self.pid() else {
+            liveness.forget();
+            return None;
+        };
+        let step = liveness.look(pid, self.starts(), is_busy, now);
+        match step {
+            Some(LivenessStep::Name) => error!("{}", self.silence_text()),
+            Some(LivenessStep::End) => {
+                error!("{}; ending it", self.silence_text());
+                self.give_up_on("it did not answer");
+            }
+            Some(LivenessStep::Silence) => self.silence(poller),
+            Some(LivenessStep::Ask) | None => {}
+        }
+        step
+    }
+
+    /// Logs that a process which `was_deaf` has sent something.
+    pub fn note_voice(&self, was_deaf: bool) {
+        if let Some(pid) = self.pid().filter(|_| was_deaf) {
+            info!("{} (process {pid}) answers again", self.name());
+        }
+    }
+
+    /// That it does not answer, and its state.
+    pub fn silence_text(&self) -> String {
+        let pid = self.pid().unwrap_or_default();
+        format!("{} (process {pid}) does not answer: {}", self.name(), procfs::state_text(pid))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -182,6 +239,28 @@ mod tests {
         assert_eq!(looks(&[10, 20, 30]), [(2, true), (2, true), (2, true)]);
         assert_eq!(looks(&[0, 9, 18, 18]), [(2, false), (32, true), (2, true), (2, false)]);
         assert_eq!(looks(&[50, 1, 1]), [(2, true), (2, true), (2, false)], "another process");
+    }
+
+    #[test]
+    fn a_process_at_work_still_owes_a_sign_of_life_and_is_asked_again() {
+        let (mut liveness, mut now) = (Liveness::default(), Instant::now());
+        let (pid, number) = (std::process::id(), 1);
+        liveness.begun(number);
+        liveness.told(now);
+        let mut looks = |liveness: &mut Liveness, count: u32| -> Vec<_> {
+            let look = |_| {
+                now = liveness.due().expect("a look");
+                liveness.look(pid, number, false, now)
+            };
+            (0..count).filter_map(look).collect()
+        };
+        assert_eq!(looks(&mut liveness, 9), [LivenessStep::Ask, LivenessStep::Name]);
+        assert!(liveness.works() && !liveness.works());
+        assert_eq!(
+            looks(&mut liveness, 10),
+            [LivenessStep::Ask, LivenessStep::Name, LivenessStep::End],
+            "it is asked, and has as long as before"
+        );
     }
 
     #[test]

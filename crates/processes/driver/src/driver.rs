@@ -126,7 +126,8 @@ impl Driver {
     /// Removes a port: closes its device and its vNIC.
     ///
     /// # Errors
-    /// [`DriverError::NoSuchPort`], [`DriverError::NoAnswer`].
+    /// [`DriverError::NoSuchPort`]. [`DriverError::NoAnswer`]; then the port is there with those of its queues that
+    /// silent threads serve.
     pub fn detach(&mut self, id: DevicePortId) -> Result<(), DriverError> {
         self.recall(id)?;
         self.ports.remove(&id);
@@ -186,18 +187,28 @@ impl Driver {
         }
     }
 
-    /// Takes a port's lanes back from their threads, and takes the queues out of the lanes.
+    /// Takes a port's lanes back from their threads, and takes the queues out of the lanes. Lanes of silent threads stay
+    /// the port's.
     fn recall(&mut self, id: DevicePortId) -> Result<(), DriverError> {
         let port = self.ports.get_mut(&id).ok_or(DriverError::NoSuchPort(id))?;
-        for LaneId { thread, number } in std::mem::take(&mut port.lanes) {
-            let Some(mut lane) = self.threads[thread].ask(move |io| io.remove(number))? else { continue };
-            port.past += settled(lane.count());
-            port.queues.push(lane.queue);
+        let mut recalled = Ok(());
+        for place in std::mem::take(&mut port.lanes) {
+            match self.threads[place.thread].ask(move |io| io.remove(place.number)) {
+                Ok(Some(mut lane)) => {
+                    port.past += settled(lane.count());
+                    port.queues.push(lane.queue);
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    port.lanes.push(place);
+                    recalled = recalled.and(Err(error));
+                }
+            }
         }
         self.next_generation += 1;
         port.generation = self.next_generation;
         port.told.clear();
-        Ok(())
+        recalled
     }
 
     /// Has threads serve the pairs, with the existing queues, or else with the port's spare descriptors.
@@ -219,11 +230,31 @@ impl Driver {
             let thread = lightest(&self.threads)?;
             let number = self.next_lane;
             self.next_lane = self.next_lane.wrapping_add(1);
+            // Before the answer, since a thread that is late adds it after all.
+            port.lanes.push(LaneId { thread, number });
             let added = self.threads[thread].ask(move |io| io.add(number, lane))?;
             added.map_err(|(_, error)| DriverError::System("wait for a device", error))?;
-            port.lanes.push(LaneId { thread, number });
         }
         Ok(())
+    }
+
+    /// Asks all threads for a sign of life. Once the last one gives it, [`Self::events_fd`] is readable and
+    /// [`Self::has_answered`].
+    pub fn probe(&self) {
+        self.threads.iter().for_each(IoThread::probe);
+    }
+
+    /// Whether all threads have given a sign of life since the last [`Self::probe`].
+    #[must_use]
+    pub fn has_answered(&self) -> bool {
+        self.threads.iter().all(IoThread::has_answered)
+    }
+
+    /// The error of a thread that let a call wait in vain and still does not answer, if there is one. Its queues stand
+    /// still, and no call gets them back: another driver has to replace this one.
+    #[must_use]
+    pub fn silence(&self) -> Option<DriverError> {
+        self.threads.iter().position(IoThread::is_silent).map(DriverError::NoAnswer)
     }
 
     /// Readable when there may be an event.
@@ -368,13 +399,11 @@ fn start_lane(
     Ok(lane)
 }
 
-/// The thread with the fewest lanes.
+/// The thread with the fewest lanes, of those that answer.
 fn lightest(threads: &[IoThread]) -> Result<usize, DriverError> {
-    let mut lightest = (usize::MAX, 0);
-    for (number, thread) in threads.iter().enumerate() {
-        lightest = lightest.min((thread.ask(|io| io.stats().lanes)?, number));
-    }
-    Ok(lightest.1)
+    let lanes = |thread: &IoThread| thread.ask(|io| io.stats().lanes).ok();
+    let answering = threads.iter().enumerate().filter_map(|(number, thread)| Some((lanes(thread)?, number)));
+    answering.min().map(|(_, number)| number).ok_or(DriverError::NoAnswer(0))
 }
 
 /// The properties of the vNIC that a device's back end needs.
@@ -402,4 +431,65 @@ fn queue(
             Box::new(UdpQueue::new(fd, facts.features, tunnel, pair)?)
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+    use std::sync::mpsc::channel;
+
+    use super::*;
+    use crate::tests::{facts, switch};
+
+    /// A port over a socket, which is no device: its lane serves the switch alone. Returns the switch's end.
+    fn attach(driver: &mut Driver, port: u32) -> impl Sized + use<> {
+        let ((_, device), (front, rings, maps)) = (UnixDatagram::pair().unwrap(), switch());
+        device.set_nonblocking(true).unwrap();
+        driver.attach(DevicePortId(port), facts(), vec![device.into()], front).unwrap();
+        (rings, maps)
+    }
+
+    #[test]
+    fn a_silent_thread_keeps_its_own_queues_and_no_others() {
+        let mut driver = Driver::start(&DriverSettings { threads: 2, ..DriverSettings::default() }).unwrap();
+        let (one, two, three) = (DevicePortId(1), DevicePortId(2), DevicePortId(3));
+        let _switch = [attach(&mut driver, 1), attach(&mut driver, 2)];
+        let threads = [one, two].map(|port| driver.ports[&port].lanes[0].thread);
+        assert_eq!(threads, [0, 1]);
+        // As a port whose first queue is with one thread, and the second one with the other.
+        let moved = driver.ports.get_mut(&two).unwrap().lanes.pop().unwrap();
+        driver.ports.get_mut(&one).unwrap().lanes.push(moved);
+        let (release, stuck) = channel::<()>();
+        driver.threads[0].post(Box::new(move |_| _ = stuck.recv()));
+        driver.probe();
+        assert!(driver.silence().is_none() && !driver.has_answered());
+        assert!(matches!(driver.detach(one), Err(DriverError::NoAnswer(0))));
+        let port = &driver.ports[&one];
+        assert_eq!((port.lanes.len(), port.lanes[0].thread, port.queues.len()), (1, 0, 1), "{port:?}");
+        assert!(matches!(driver.silence(), Some(DriverError::NoAnswer(0))));
+        let _switch = attach(&mut driver, 3);
+        assert_eq!(driver.ports[&three].lanes[0].thread, 1);
+        driver.detach(three).unwrap();
+        assert!(matches!(driver.stats(), Err(DriverError::NoAnswer(0))));
+        drop(release);
+        while driver.silence().is_some() || !driver.has_answered() {
+            std::thread::yield_now();
+        }
+        driver.detach(one).unwrap();
+    }
+
+    #[test]
+    fn a_driver_whose_threads_live_says_so_by_its_events() {
+        let mut driver = Driver::start(&DriverSettings { threads: 3, ..DriverSettings::default() }).unwrap();
+        for _ in 0..3 {
+            driver.probe();
+            driver.probe();
+            while !driver.has_answered() {
+                let wanted = rustix::event::PollFlags::IN;
+                let mut fds = [rustix::event::PollFd::from_borrowed_fd(driver.events_fd(), wanted)];
+                rustix::event::poll(&mut fds, None).unwrap();
+                assert!(driver.next_event().is_none());
+            }
+        }
+    }
 }

@@ -47,7 +47,7 @@ pub enum DriverError {
     #[error(transparent)]
     Device(#[from] QueueError),
     /// An I/O thread did not answer in time.
-    #[error("the driver's thread {0} did not answer; it is stuck or the machine is overloaded")]
+    #[error("the driver's thread {0} did not answer within 10 s; it is stuck or the machine is overloaded")]
     NoAnswer(usize),
     /// A system call failed.
     #[error("cannot {0}: {1}")]

@@ -67,6 +67,11 @@ impl Reporter {
     pub(crate) fn report(&self, report: Report) {
         // The receiver is gone when the driver ends.
         let _ = self.reports.send(report);
+        self.ring();
+    }
+
+    /// Makes the receiver look.
+    pub(crate) fn ring(&self) {
         // The write only fails if the eventfd is readable already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
     }

@@ -1,8 +1,10 @@
 //! I/O threads: poll active lanes, sleep when all are idle, and run tasks of the control side.
 
+use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,8 +21,10 @@ use crate::{DriverError, DriverEvent, DriverSettings, QueueError, ThreadStats};
 const POLL_NS: u64 = 20_000;
 /// Same for a thread that has polled in vain for this long, while it waits for other lanes.
 const IDLE_POLL_NS: u64 = 2_000;
-/// How long a control call waits for a thread: much longer than a visit.
-const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a control call waits for a thread, and how often: as long as the supervisor waits for a process. Waits are
+/// counted instead of time, so that a pause of the whole process makes no thread count as silent.
+const REPLY_WAIT: Duration = Duration::from_secs(1);
+const REPLY_WAITS: u32 = 10;
 
 /// A task that a thread runs between two visits.
 type ThreadTask = Box<dyn FnOnce(&mut Io) + Send>;
@@ -32,6 +36,13 @@ pub(crate) struct IoThread {
     tasks: Sender<ThreadTask>,
     bell: Arc<OwnedFd>,
     handle: Option<JoinHandle<()>>,
+    /// Number of tasks that it was given, and that it has run.
+    posted: Cell<u64>,
+    done: Arc<AtomicU64>,
+    /// The last task whose result is awaited no more; 0 if there is none.
+    given_up: Cell<u64>,
+    /// The last task that asks for a sign of life; 0 if there is none.
+    probe: Cell<u64>,
 }
 
 impl IoThread {
@@ -43,19 +54,45 @@ impl IoThread {
         let bell = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (tasks, inbox) = channel();
         let io = Io::new(inbox, &bell, settings, reporter)?;
+        let done = Arc::clone(&io.done);
         let named = std::thread::Builder::new().name(format!("io-{number}"));
         let handle = Some(named.spawn(move || io.run())?);
-        Ok(Self { number, tasks, bell, handle })
+        let (posted, given_up, probe) = Default::default();
+        Ok(Self { number, tasks, bell, handle, posted, done, given_up, probe })
     }
 
-    fn post(&self, task: ThreadTask) {
+    /// Gives the thread a task; returns the task's number, from 1.
+    pub(crate) fn post(&self, task: ThreadTask) -> u64 {
+        self.posted.set(self.posted.get() + 1);
         // A thread that is gone answers nothing, which is noticed.
         let _ = self.tasks.send(task);
         // The write only fails if the eventfd is readable already.
         let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        self.posted.get()
     }
 
-    /// Has the thread run `task`, and returns its result.
+    fn has_done(&self, task: u64) -> bool {
+        self.done.load(Ordering::Acquire) >= task
+    }
+
+    /// Whether it let a call wait in vain, and has not run the call's task since.
+    pub(crate) fn is_silent(&self) -> bool {
+        !self.has_done(self.given_up.get())
+    }
+
+    /// Asks for a sign of life, unless it owes one: then [`Self::has_answered`] turns true, and the reporter's bell rings.
+    pub(crate) fn probe(&self) {
+        if self.has_answered() {
+            self.probe.set(self.post(Box::new(|io| io.is_probed = true)));
+        }
+    }
+
+    /// Whether it owes no sign of life.
+    pub(crate) fn has_answered(&self) -> bool {
+        self.has_done(self.probe.get())
+    }
+
+    /// Has the thread run `task`, and returns its result. A silent thread is not waited for again.
     ///
     /// # Errors
     /// [`DriverError::NoAnswer`].
@@ -63,11 +100,23 @@ impl IoThread {
         &self,
         task: impl FnOnce(&mut Io) -> R + Send + 'static,
     ) -> Result<R, DriverError> {
+        if self.is_silent() {
+            return Err(DriverError::NoAnswer(self.number));
+        }
         let (reply, answer) = sync_channel(1);
-        self.post(Box::new(move |io| {
+        let number = self.post(Box::new(move |io| {
             let _ = reply.send(task(io));
         }));
-        answer.recv_timeout(REPLY_TIMEOUT).map_err(|_| DriverError::NoAnswer(self.number))
+        for _ in 0..REPLY_WAITS {
+            match answer.recv_timeout(REPLY_WAIT) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => {}
+                // The thread is gone.
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.given_up.set(number);
+        Err(DriverError::NoAnswer(self.number))
     }
 }
 
@@ -94,6 +143,10 @@ pub(crate) struct Io {
     worked_ns: u64,
     core_yield: CoreYield,
     is_stopping: bool,
+    /// Number of tasks that were run.
+    done: Arc<AtomicU64>,
+    /// Whether one of the present tasks asked for a sign of life.
+    is_probed: bool,
 }
 
 impl Io {
@@ -117,6 +170,8 @@ impl Io {
             worked_ns: 0,
             core_yield: CoreYield::new(settings.polls_on_any_cpu),
             is_stopping: false,
+            done: Arc::default(),
+            is_probed: false,
         })
     }
 
@@ -249,6 +304,11 @@ impl Io {
     fn run_tasks(&mut self) {
         while let Ok(task) = self.tasks.try_recv() {
             task(self);
+            self.done.fetch_add(1, Ordering::Release);
+        }
+        // Not by the task: it has to count as done when the control side looks.
+        if std::mem::take(&mut self.is_probed) {
+            self.reporter.ring();
         }
     }
 

@@ -42,7 +42,7 @@ pub fn run(polling: (Hysteresis, PollCpus), mode: sandbox::SandboxMode) -> Resul
     let poller = Poller::new()?;
     poller.add(&channel, CHANNEL, Interest::READ)?;
     poller.add(driver.events_fd(), EVENTS, Interest::READ)?;
-    Process { channel, is_full: false, poller, driver }.serve()
+    Process { channel, is_full: false, poller, driver, awaited: None }.serve()
 }
 
 /// Enters the sandbox, then starts the threads, which inherit it.
@@ -65,6 +65,8 @@ struct Process {
     is_full: bool,
     poller: Poller,
     driver: Driver,
+    /// The question that is answered once all I/O threads have given a sign of life.
+    awaited: Option<u64>,
 }
 
 impl Process {
@@ -86,6 +88,9 @@ impl Process {
         let is_open = self.channel.flush().is_ok() && self.channel.receive().unwrap_or(false);
         while let Some((order, fds)) = self.channel.take() {
             self.execute(order, fds);
+            // The supervisor may have many more orders for us, and waits for signs of life meanwhile.
+            self.tell_events();
+            self.end_if_stuck();
         }
         is_open
     }
@@ -96,8 +101,12 @@ impl Process {
         let fds = fds.ok_or_else(no_descriptors);
         let (port, done) = match order {
             DriverOrder::Stats { round } => return self.tell_counters(round),
+            DriverOrder::Live { round } => {
+                self.awaited = Some(round);
+                return self.driver.probe();
+            }
             // The port may be gone already, which is the aim.
-            DriverOrder::Detach { port } => return drop(self.driver.detach(DevicePortId(port))),
+            DriverOrder::Detach { port } => (port, self.driver.detach(DevicePortId(port)).or(Ok(()))),
             DriverOrder::Attach { port, facts } => (port, self.attach(port, facts, fds)),
             DriverOrder::ReplaceDevice { port, facts } => {
                 let replace = |fds| self.driver.replace_device(DevicePortId(port), facts, fds).map_err(words);
@@ -111,6 +120,18 @@ impl Process {
         };
         if let Err(why) = done {
             self.refuse(port, why);
+        }
+        if self.awaited.is_none() {
+            self.tell(&DriverReport::Progress);
+        }
+    }
+
+    /// Ends the process if an I/O thread is stuck: no order gets its queues back, and the next process has none of them.
+    fn end_if_stuck(&mut self) {
+        if let Some(error) = self.driver.silence() {
+            self.tell(&DriverReport::Failed { why: words(error) });
+            // Without the driver's end, which waits for its threads.
+            std::process::exit(1);
         }
     }
 
@@ -143,6 +164,11 @@ impl Process {
                 DriverEvent::RingStopped { port, why } => DriverReport::RingStopped { port: port.0, why },
                 DriverEvent::SwitchGone { port, why } => DriverReport::SwitchGone { port: port.0, why },
             });
+        }
+        if self.driver.has_answered()
+            && let Some(round) = self.awaited.take()
+        {
+            self.tell(&DriverReport::Alive { round });
         }
     }
 

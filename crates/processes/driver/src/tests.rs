@@ -80,7 +80,7 @@ pub(crate) fn switch() -> (UnixStream, Receiver<(u16, DeviceRing)>, Receiver<Arc
 }
 
 /// A device whose frames are received by system calls.
-fn facts() -> DeviceFacts {
+pub(crate) fn facts() -> DeviceFacts {
     DeviceFacts {
         backend: Backend::AfPacket,
         name: "wire".to_owned(),

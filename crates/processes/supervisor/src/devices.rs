@@ -191,7 +191,7 @@ impl Ports {
         let device = self.table.all.get_mut(&port).and_then(Port::device_mut);
         let Some((facts, fds)) = device.and_then(|device| device.take_unsent()) else { return };
         let fds = fds.into_iter().map(Into::into).collect();
-        self.driver.process.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
+        self.driver.send(&DriverOrder::ReplaceDevice { port, facts }, fds);
     }
 
     /// Connects the switch and the driver process, which gets its end together with `fds`.
@@ -218,7 +218,7 @@ impl Ports {
         }
         let name = port.spec.common.name.to_string();
         fds.push(theirs.into());
-        self.driver.process.send(&order(number), fds.into_iter().map(Into::into).collect());
+        self.driver.send(&order(number), fds.into_iter().map(Into::into).collect());
         let fds = self.sessions.provide(number, attachment, ours.into(), &self.table, &mut out.store);
         out.switch_process.attach(name, attachment, fds);
     }

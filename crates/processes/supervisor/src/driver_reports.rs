@@ -61,7 +61,12 @@ impl Ports {
                 self.driver.is_asked = false;
                 return Some(round);
             }
-            DriverReport::Sandbox(layers) => self.driver.process.note_sandbox(layers),
+            DriverReport::Alive { round } => self.driver.note_life(round),
+            DriverReport::Progress => self.driver.note_progress(),
+            DriverReport::Sandbox(layers) => {
+                self.driver.process.note_sandbox(layers);
+                self.driver.note_begin();
+            }
             DriverReport::Forbidden(call) => self.driver.process.note_last_words(call.to_string()),
             DriverReport::Failed { why } => self.driver.process.note_last_words(why),
         }
@@ -72,7 +77,7 @@ impl Ports {
     pub(super) fn driver_gone(&mut self) {
         let pid = self.driver.process.pid().unwrap_or_default();
         let how = self.driver.process.reap();
-        self.driver.is_asked = false;
+        self.driver.forget_process();
         self.table.all.values_mut().filter_map(Port::device_mut).for_each(DevicePort::driver_gone);
         if !self.driver.is_last {
             let pause_ms = self.driver.process.plan().as_millis();

@@ -359,6 +359,7 @@ impl Supervisor {
         let others = [
             self.ends_due(),
             self.out.switch_process.due(),
+            self.ports.driver.life_due(),
             self.clients.due(),
             self.stage.due(),
             self.ports.devices_due(),
@@ -401,6 +402,9 @@ impl Supervisor {
         if self.out.switch_process.look_for_life(is_busy, now, &self.out.poller) {
             self.answer_without_switch();
         }
+        // The driver process may wait for the switch process.
+        let is_busy = is_busy || !self.out.switch_process.answers();
+        self.ports.driver.look_for_life(is_busy, now, &self.out.poller);
         for (caller, fault) in self.out.switch_process.give_up_waiting(now) {
             self.clients.answer(caller, Err(fault));
         }

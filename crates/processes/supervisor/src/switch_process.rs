@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use log::{error, info};
-
 use lasthop_foreign::ForeignFd;
 
 use lasthop_api::orders::{Answer, Order, Report, Request};
@@ -228,38 +226,18 @@ impl SwitchProcess {
 
     /// Notes that the process has sent something, or is another one.
     pub(super) fn note_life(&mut self) {
-        if self.liveness.lives(Instant::now()) && self.process.is_up() {
-            info!("the switch process (process {}) answers again", self.pid());
-        }
+        let was_deaf = self.liveness.lives(Instant::now());
+        self.process.note_voice(was_deaf);
     }
 
     /// Checks a process that owes a sign of life, if it is due. A process that `is_busy` may take longer. Returns
     /// whether clients have to be answered without it from now on.
     pub(super) fn look_for_life(&mut self, is_busy: bool, now: Instant, poller: &Poller) -> bool {
-        if self.liveness.due().is_none_or(|due| due > now) {
-            return false;
+        let step = self.process.look_for_life(&mut self.liveness, is_busy, now, poller);
+        if step == Some(LivenessStep::Ask) {
+            self.order(Order::Know, OrderPurpose::Restored, None);
         }
-        let step = match self.process.pid() {
-            Some(pid) => self.liveness.look(pid, self.process.starts(), is_busy, now),
-            None => {
-                self.liveness.forget();
-                None
-            }
-        };
-        match step {
-            Some(LivenessStep::Ask) => self.order(Order::Know, OrderPurpose::Restored, None),
-            Some(LivenessStep::Name) => {
-                error!("{}", self.no_answer());
-                return true;
-            }
-            Some(LivenessStep::End) => {
-                error!("{}; ending it", self.no_answer());
-                self.process.give_up_on("it did not answer");
-            }
-            Some(LivenessStep::Silence) => self.process.silence(poller),
-            None => {}
-        }
-        false
+        step == Some(LivenessStep::Name)
     }
 
     /// Notes that the switch process serves from now on.
@@ -272,6 +250,11 @@ impl SwitchProcess {
         self.liveness.was_ended(self.process.starts())
     }
 
+    /// Whether there is a process that has not been silent for long.
+    pub(super) fn answers(&self) -> bool {
+        self.process.is_up() && !self.liveness.is_deaf()
+    }
+
     /// The reason why it cannot be asked, if it does not answer.
     pub(super) fn deafness(&self) -> Option<Fault> {
         self.liveness.is_deaf().then(|| self.no_answer())
@@ -279,9 +262,7 @@ impl SwitchProcess {
 
     /// The fault of a process that does not answer.
     pub(super) fn no_answer(&self) -> Fault {
-        let pid = self.pid();
-        let state = procfs::state_text(pid);
-        Fault::new(Kind::SwitchDown, format!("the switch process (process {pid}) does not answer: {state}"))
+        Fault::new(Kind::SwitchDown, self.process.silence_text())
     }
 
     /// Has the process, the supervisor and the successor use short slices, if they do not.

@@ -19,6 +19,8 @@ pub enum DriverOrder {
     Detach { port: u32 },
     /// Report all counters.
     Stats { round: u64 },
+    /// Give a sign of life, once all I/O threads have given one.
+    Live { round: u64 },
 }
 
 /// A message of the driver process.
@@ -34,6 +36,10 @@ pub enum DriverReport {
     Refused { port: u32, why: String },
     /// The answer to [`DriverOrder::Stats`].
     Stats { round: u64, ports: Vec<(u32, DriverCounters)> },
+    /// The answer to [`DriverOrder::Live`].
+    Alive { round: u64 },
+    /// It has executed an order about a port, and owes no answer to [`DriverOrder::Live`]. Many orders may take long.
+    Progress,
     /// The layers of its sandbox, reported before it had any device.
     Sandbox(Vec<Layer>),
     /// It made a system call that its sandbox does not allow, and ends.
