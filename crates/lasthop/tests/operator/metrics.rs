@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lasthop_rig::Switch;
 use lasthop_rig::guests::{ONE, TWO, frame, guest, receive, send};
+use lasthop_rig::namespaces::{Namespace, may};
+use lasthop_rig::{Switch, eventually, signal, stop};
+use rustix::process::Signal;
 
 /// Samples by name and labels; panics at lines that Prometheus would refuse or misunderstand.
 fn parse(text: &str) -> BTreeMap<String, f64> {
@@ -55,7 +57,7 @@ fn counters_are_written_for_prometheus() {
     assert_eq!(receive(&mut two), hello);
     send(&mut one, &frame([0x01, 0x80, 0xc2, 0, 0, 0], ONE, 2, 60));
     let drops = "lasthop_port_receive_drop_reasons_total{port=\"one\",reason=\"link_local\"}";
-    let samples = lasthop_rig::eventually("the drop", || {
+    let samples = eventually("the drop", || {
         let samples = parse(&switch.ask(&["stats", "--prometheus"]).ok());
         samples.contains_key(drops).then_some(samples)
     });
@@ -91,10 +93,43 @@ fn counters_say_since_when_and_survive_the_switch_process() {
         since(&before) > 1_700_000_000_000 && before["time_ms"].as_u64() >= Some(since(&before)),
         "{before}"
     );
-    lasthop_rig::signal(switch.switch_pid().expect("a switch process"), rustix::process::Signal::KILL);
-    lasthop_rig::eventually("the next one", || switch.log().contains("running again").then_some(()));
+    signal(switch.switch_pid().expect("a switch process"), Signal::KILL);
+    eventually("the next one", || switch.log().contains("running again").then_some(()));
     let after = switch.json(&["stats"]);
     assert_eq!(since(&after), since(&before));
     assert_eq!(switch.port("one")["rx_packets"], 1, "{after}");
     assert!(after["time_ms"].as_u64() > before["time_ms"].as_u64());
+}
+
+#[test]
+fn devices_and_processes_are_told_of_for_prometheus() {
+    if !may() {
+        return;
+    }
+    let host = Namespace::new();
+    let switch = Switch::start_in(host.name(), &["--vnic", "one"]);
+    switch.ask(&["port", "add", "t0,tap=t0"]).ok();
+    eventually("the tap", || (switch.json(&["port", "show", "t0"])["state"] == "up").then_some(()));
+    let mut one = guest(&switch, "one", ONE);
+    send(&mut one, &frame([0xff; 6], ONE, 1, 100));
+    let samples = || parse(&switch.ask(&["stats", "--prometheus"]).ok());
+    let sent = "lasthop_device_transmit_packets_total{port=\"t0\"}";
+    let before = eventually("a frame", || Some(samples()).filter(|told| told.get(sent) > Some(&0.0)));
+    assert!(before["lasthop_device_transmit_bytes_total{port=\"t0\"}"] >= 100.0);
+    assert!(before.contains_key("lasthop_device_receive_packets_total{port=\"t0\"}"));
+    assert!(!before.contains_key("lasthop_device_transmit_packets_total{port=\"one\"}"));
+    let build = format!("lasthop_build_info{{version=\"{}\"}}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(before.get(&build), Some(&1.0), "{before:?}");
+    let restarts = "lasthop_process_restarts_total{process=\"driver\"}";
+    assert_eq!((before[restarts], before["lasthop_process_restarts_total{process=\"switch\"}"]), (0.0, 0.0));
+    let only = parse(&switch.ask(&["stats", "--prometheus", "one"]).ok());
+    assert!(!only.contains_key(sent), "{only:?}");
+    let driver = || switch.json(&["port", "show", "t0"])["driver"]["pid"].as_u64();
+    let first = driver().expect("a driver process");
+    stop(first as u32);
+    let late = samples();
+    assert!(late["lasthop_port_receive_packets_total{port=\"one\"}"] >= 1.0 && late[sent] >= before[sent]);
+    signal(first as u32, Signal::KILL);
+    eventually("another one", || driver().filter(|pid| *pid != first));
+    assert_eq!(samples()[restarts], 1.0);
 }

@@ -285,12 +285,15 @@ impl Driver {
     /// # Errors
     /// [`DriverError::NoAnswer`].
     pub fn stats(&self) -> Result<DriverStats, DriverError> {
-        let ports = self.ports.iter().map(|(id, port)| self.port_stats(*id, port));
-        let threads = self.threads.iter().map(|thread| thread.ask(|io| io.stats()));
-        Ok(DriverStats {
-            ports: ports.collect::<Result<_, _>>()?,
-            threads: threads.collect::<Result<_, _>>()?,
-        })
+        // One task for each thread, however many ports there are.
+        let (mut threads, mut lanes) = (Vec::new(), BTreeMap::new());
+        for thread in &self.threads {
+            let (stats, counts) = thread.ask(|io| (io.stats(), io.counts()))?;
+            threads.push(stats);
+            lanes.extend(counts);
+        }
+        let ports = self.ports.iter().map(|(id, port)| port_stats(*id, port, &lanes));
+        Ok(DriverStats { ports: ports.collect(), threads })
     }
 
     /// Counters of each of a port's queues, since it got this device and switch. Reports have their sum; tests see here that the queues
@@ -315,23 +318,26 @@ impl Driver {
     ) -> Result<Option<(DriverCounters, LaneState)>, DriverError> {
         self.threads[thread].ask(move |io| io.count(number))
     }
+}
 
-    fn port_stats(&self, id: DevicePortId, port: &AttachedPort) -> Result<DevicePortStats, DriverError> {
-        let (mut counters, mut states) = (port.past, Vec::new());
-        for place in &port.lanes {
-            if let Some((more, state)) = self.count(*place)? {
-                counters += more;
-                states.push(state);
-            }
-        }
-        let has_switch = !states.is_empty() && !states.contains(&LaneState::NoSwitch);
-        Ok(DevicePortStats {
-            port: id,
-            counters,
-            has_device: port.has_device() && !states.contains(&LaneState::NoDevice),
-            has_switch,
-            features: port.vnic.as_ref().filter(|_| has_switch).map_or(0, Vnic::features),
-        })
+/// Counters of a port, with those of its `lanes`.
+fn port_stats(
+    id: DevicePortId,
+    port: &AttachedPort,
+    lanes: &BTreeMap<u32, (DriverCounters, LaneState)>,
+) -> DevicePortStats {
+    let (mut counters, mut states) = (port.past, Vec::new());
+    for (more, state) in port.lanes.iter().filter_map(|place| lanes.get(&place.number)) {
+        counters += *more;
+        states.push(*state);
+    }
+    let has_switch = !states.is_empty() && !states.contains(&LaneState::NoSwitch);
+    DevicePortStats {
+        port: id,
+        counters,
+        has_device: port.has_device() && !states.contains(&LaneState::NoDevice),
+        has_switch,
+        features: port.vnic.as_ref().filter(|_| has_switch).map_or(0, Vnic::features),
     }
 }
 

@@ -352,6 +352,11 @@ impl Io {
         self.lane(number).map(|lane| (lane.count(), lane.state))
     }
 
+    /// The same of all lanes, by number.
+    pub(crate) fn counts(&mut self) -> Vec<(u32, (lasthop_device::DriverCounters, LaneState))> {
+        self.lanes.iter_mut().map(|(number, lane)| (*number, (lane.count(), lane.state))).collect()
+    }
+
     /// The thread's counters.
     pub(crate) fn stats(&self) -> ThreadStats {
         let time = clock_gettime(ClockId::ThreadCPUTime);

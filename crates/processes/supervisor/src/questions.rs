@@ -30,7 +30,9 @@ impl Supervisor {
     pub(super) fn ask(&mut self, question: Question, caller: &Caller) -> Result<Option<Value>, Fault> {
         let needs_counters = match &question {
             Question::Ports { filter, .. } => filter.backend != Some(BackendKind::VhostUser),
-            Question::Doctor { .. } => self.ports.table.all.values().any(|port| port.device().is_some()),
+            Question::Stats { .. } | Question::Doctor { .. } => {
+                self.ports.table.all.values().any(|port| port.device().is_some())
+            }
             _ => false,
         };
         if !needs_counters {

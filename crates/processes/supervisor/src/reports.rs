@@ -6,7 +6,7 @@ use std::path::Path;
 
 use lasthop_api::device_patterns::DevicePatterns;
 use lasthop_api::facts::ControllerFacts;
-use lasthop_api::report::{FdbLine, FdbReport, StatsReport, SwitchInside};
+use lasthop_api::report::{DevicePortReport, FdbLine, FdbReport, StatsReport, SwitchInside};
 use lasthop_api::sched::{SchedReport, ViewMode};
 use lasthop_api::settings::SwitchSettings;
 
@@ -20,6 +20,7 @@ use super::Supervisor;
 use super::controller::{ControllerProcess, is_controlled};
 use super::datapath_clients::DatapathClients;
 use super::driver::Driver;
+use super::port::Port;
 use super::port_table::PortTable;
 use super::question::{ControllerAnswer, to_json};
 use super::scheduler::Scheduler;
@@ -69,6 +70,25 @@ impl Supervisor {
 }
 
 impl Reports<'_> {
+    /// The same counters with those that the switch process does not know.
+    pub(super) fn with_processes(&self, stats: StatsReport) -> StatsReport {
+        let device = |port: &Port| {
+            let (name, counters) = (port.spec.name().to_string(), (&port.device()?.counters).into());
+            Some(DevicePortReport { name, counters })
+        };
+        let restarts = [
+            ("switch", self.switch.process.restarts()),
+            ("driver", self.driver.process.restarts()),
+            ("controller", self.controller.process.restarts()),
+        ];
+        StatsReport {
+            devices: self.ports.all.values().filter_map(device).collect(),
+            restarts: restarts.map(|(name, count)| (name.to_owned(), count)).into(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            ..stats
+        }
+    }
+
     /// The answer to "sched.show".
     pub(super) fn sched_report(&self, stats: &StatsReport) -> SchedReport {
         let report = self.scheduler.report(|number| self.ports.name_of(number), stats);

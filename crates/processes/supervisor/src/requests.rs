@@ -352,7 +352,9 @@ impl Reports<'_> {
                 to_json(&FlushReport { flushed: flushed + controller.flushed })
             }
             (Question::Switches, Answer::Switches(inside)) => self.switch_list(controller, inside),
-            (Question::Stats { name }, Answer::Stats(stats)) => to_json(&stats.only(name.as_deref())),
+            (Question::Stats { name }, Answer::Stats(stats)) => {
+                to_json(&self.with_processes(stats).only(name.as_deref()))
+            }
             (Question::Doctor { name }, Answer::Inspection(inside)) => {
                 self.facts(name.as_deref(), Some(inside), controller)
             }

@@ -37,6 +37,25 @@ pub struct StatsReport {
     pub ports: Vec<PortReport>,
     /// One for each worker, by number.
     pub workers: Vec<WorkerReport>,
+    /// One for each device port, by number; those of a driver process that does not answer are its last ones.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<DevicePortReport>,
+    /// Restarts of the inner processes, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub restarts: BTreeMap<String, u64>,
+    /// The version of the program; empty in a report of the switch process.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub version: String,
+}
+
+/// Counters of a device port, since the driver process started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicePortReport {
+    /// The port's name.
+    pub name: String,
+    /// Its counters.
+    #[serde(flatten)]
+    pub counters: DeviceCounters,
 }
 
 impl StatsReport {
@@ -44,6 +63,7 @@ impl StatsReport {
     #[must_use]
     pub fn only(mut self, name: Option<&str>) -> Self {
         self.ports.retain(|port| name.is_none_or(|name| port.name == name));
+        self.devices.retain(|device| name.is_none_or(|name| device.name == name));
         for port in &mut self.ports {
             port.features.clear();
             port.rings.clear();

@@ -102,6 +102,7 @@ impl ApiRequest {
             return of(json!({"name": missing})); // The error names the existing ports.
         }
         stats.ports.retain(|port| chosen.contains(&port.name));
+        stats.devices.retain(|device| chosen.contains(&device.name));
         Ok(stats)
     }
 }

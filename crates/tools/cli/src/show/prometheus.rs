@@ -1,6 +1,6 @@
 //! Counters in Prometheus' format (exposition format 0.0.4), for node_exporter's textfile collector.
 
-use lasthop_api::report::{DropCounts, PortReport, StatsReport, WorkerReport};
+use lasthop_api::report::{DeviceCounters, DropCounts, PortReport, StatsReport, WorkerReport};
 
 /// A family of samples: name, type, help.
 type Family = (&'static str, &'static str, &'static str);
@@ -8,6 +8,8 @@ type Family = (&'static str, &'static str, &'static str);
 type OfPort = (Family, fn(&PortReport) -> u64);
 /// A family with a number for each drop reason of each port.
 type DropsOfPort = (Family, fn(&PortReport) -> &DropCounts);
+/// Same as [`OfPort`], for device ports.
+type OfDevice = (Family, fn(&DeviceCounters) -> u64);
 /// Same as [`OfPort`], for workers.
 type OfWorker = (Family, fn(&WorkerReport) -> u64);
 
@@ -112,6 +114,38 @@ const WORKERS: &[OfWorker] = &[
     ),
 ];
 
+const DEVICES: &[OfDevice] = &[
+    (
+        (
+            "lasthop_device_receive_packets_total",
+            COUNTER,
+            "Frames that the driver took from the port's device.",
+        ),
+        |device| device.from_device.frames,
+    ),
+    (("lasthop_device_receive_bytes_total", COUNTER, "Their bytes."), |device| device.from_device.bytes),
+    (
+        (
+            "lasthop_device_transmit_packets_total",
+            COUNTER,
+            "Frames that the driver gave to the port's device.",
+        ),
+        |device| device.to_device.frames,
+    ),
+    (("lasthop_device_transmit_bytes_total", COUNTER, "Their bytes."), |device| device.to_device.bytes),
+];
+
+const DEVICE_DROPS: Family = (
+    "lasthop_device_drops_total",
+    COUNTER,
+    "Frames between the port's device and the switch that were lost, by reason; reasons that did not occur are left out.",
+);
+/// The reason of frames that the kernel dropped.
+const MISSED: &str = "missed";
+const RESTARTS: Family =
+    ("lasthop_process_restarts_total", COUNTER, "Times that the process was started again.");
+const BUILD: Family = ("lasthop_build_info", GAUGE, "1; the label has the version of the switch.");
+
 /// All counters, by family.
 pub(crate) fn prometheus(stats: &StatsReport) -> String {
     let mut text = String::new();
@@ -139,7 +173,31 @@ pub(crate) fn prometheus(stats: &StatsReport) -> String {
         let samples = stats.workers.iter().map(|worker| (of_worker(worker), value(worker).to_string()));
         write(&mut text, *family, samples);
     }
+    write_devices(&mut text, stats);
+    let restarts =
+        stats.restarts.iter().map(|(process, count)| (label("process", process), count.to_string()));
+    write(&mut text, RESTARTS, restarts);
+    // A program of before does not say it.
+    let version = Some(&stats.version).filter(|version| !version.is_empty());
+    write(&mut text, BUILD, version.into_iter().map(|version| (label("version", version), "1".to_owned())));
     text
+}
+
+fn write_devices(text: &mut String, stats: &StatsReport) {
+    for (family, value) in DEVICES {
+        let samples = stats.devices.iter();
+        let samples = samples.map(|port| (label("port", &port.name), value(&port.counters).to_string()));
+        write(text, *family, samples);
+    }
+    let drops = stats.devices.iter().flat_map(|port| {
+        let missed = Some((MISSED, port.counters.missed)).filter(|(_, count)| *count > 0);
+        let others = port.counters.drops.iter().map(|(reason, count)| (reason.as_str(), *count));
+        let sample = |(reason, count): (&str, u64)| {
+            (format!("{},{}", label("port", &port.name), label("reason", reason)), count.to_string())
+        };
+        missed.into_iter().chain(others).map(sample).collect::<Vec<_>>()
+    });
+    write(text, DEVICE_DROPS, drops);
 }
 
 /// One family; nothing without samples.
@@ -158,4 +216,28 @@ fn label(name: &str, value: &str) -> String {
 
 fn seconds(ns: u64) -> String {
     format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+#[cfg(test)]
+mod tests {
+    use lasthop_api::report::DevicePortReport;
+
+    use super::*;
+
+    #[test]
+    fn losses_of_devices_are_told_by_reason() {
+        let mut counters = DeviceCounters { missed: 7, ..DeviceCounters::default() };
+        counters.to_device.frames = 5;
+        counters.drops.insert("no_tunnel".to_owned(), 3);
+        let quiet = DevicePortReport { name: "tap0".to_owned(), counters: DeviceCounters::default() };
+        let devices = vec![DevicePortReport { name: "genev".to_owned(), counters }, quiet];
+        let text = prometheus(&StatsReport { devices, ..StatsReport::default() });
+        let has = |line: &str| assert!(text.lines().any(|other| other == line), "{line}: {text}");
+        has("lasthop_device_transmit_packets_total{port=\"genev\"} 5");
+        has("lasthop_device_receive_bytes_total{port=\"tap0\"} 0");
+        has("lasthop_device_drops_total{port=\"genev\",reason=\"missed\"} 7");
+        has("lasthop_device_drops_total{port=\"genev\",reason=\"no_tunnel\"} 3");
+        assert_eq!(text.matches("lasthop_device_drops_total{").count(), 2, "{text}");
+        assert!(!text.contains("lasthop_build_info"), "{text}");
+    }
 }
