@@ -1,5 +1,7 @@
 //! Serves requests that replace system calls.
 
+use std::collections::BTreeSet;
+
 use super::families::Family;
 use super::peer::Peer;
 use super::{DisconnectReason, PeerId, Server};
@@ -36,7 +38,8 @@ impl Server {
             return wanted;
         }
         // A handler that is about to come back asks for its own: misses would go to the client that has it.
-        let kept = self.state.upcall_port_ids();
+        let kept: BTreeSet<u32> =
+            self.state.datapaths_after(-1).flat_map(|(_, known)| known.upcall_port_ids()).collect();
         loop {
             self.last_port_id = self.last_port_id.wrapping_add(1).max(PORT_ID_FIRST);
             if is_free(self.last_port_id) && !kept.contains(&self.last_port_id) {

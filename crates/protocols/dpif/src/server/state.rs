@@ -1,6 +1,6 @@
 //! The server's state of datapaths and ports: names, numbers, and port ids for misses.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use super::refused_flows::RefusedFlows;
 use crate::bounds::{DATAPATHS_MAX, MASKS_CACHE_SIZE, PORTS_MAX};
@@ -143,11 +143,6 @@ impl State {
 
     pub(super) fn datapath_mut(&mut self, id: DatapathId) -> Option<&mut DatapathRecord> {
         self.datapaths.get_mut(&id)
-    }
-
-    /// The port ids to which misses of all datapaths go.
-    pub(super) fn upcall_port_ids(&self) -> BTreeSet<u32> {
-        self.datapaths.values().flat_map(DatapathRecord::upcall_port_ids).collect()
     }
 
     /// The datapath of this number, for requests about its flows or meters.
