@@ -82,8 +82,8 @@ drop_reasons! {
     FragLarge = "frag_large", "The packet would be longer than an IP packet may be.";
     FragMalformed = "frag_malformed", "The headers or the length of a fragment contradict themselves.";
     IpSpoofed = "ip_spoofed", "An IP source address that is not one of the port's own (guard=ip).";
-    ArpSpoofed = "arp_spoofed", "ARP, or a neighbour advertisement, that claims an address that is not the port's own (guard=arp).";
-    RogueServer = "rogue_server", "An answer of a DHCP server, or a router advertisement, from a port that is neither (guard=dhcp).";
+    ArpSpoofed = "arp_spoofed", "ARP or IPv6 neighbour discovery that claims an address that is not the port's own, or claims it for another Ethernet address (guard=arp).";
+    RogueServer = "rogue_server", "An answer of a DHCP server, or an advertisement or redirect of a router, from a port that is neither (guard=dhcp).";
     BadTunnel = "bad_tunnel", "The tunnel header that the driver passed with a packet contradicts itself.";
 }
 

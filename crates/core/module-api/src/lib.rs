@@ -249,11 +249,13 @@ pub struct PortGuard {
     pub addresses: Vec<IpAddr>,
     /// Addresses that a DHCP server gives to the port are its own, too, while their lease lasts.
     pub follows_dhcp: bool,
+    /// Every link-local IPv6 address is its own, not only the one made of its Ethernet address.
+    pub has_any_link_local: bool,
     /// The port has a static Ethernet address ([`PortPolicy::mac`]), which is checked in any case.
     pub has_mac: bool,
     /// The port sends IP packets from its own addresses only.
     pub has_ip: bool,
-    /// The port claims its own addresses only, in ARP and neighbour advertisements.
+    /// The port claims its own addresses only, in ARP and neighbour discovery.
     pub has_arp: bool,
     /// The port sends no messages of a DHCP server or an IPv6 router.
     pub has_dhcp: bool,

@@ -13,6 +13,8 @@ pub(crate) struct Claims {
     pub(crate) target: u128,
     /// The Ethernet address for `target`, as the packet states it.
     pub(crate) target_mac: u64,
+    /// The Ethernet address for `src`, as neighbour discovery states it; 0 for none.
+    pub(crate) src_mac: u64,
     pub(crate) udp_src: u16,
     pub(crate) udp_dst: u16,
 }
@@ -25,8 +27,10 @@ impl Claims {
         let by_arp = key.arp.map(|arp| (u128::from(arp.sip.to_bits()), arp.sha.to_bits()));
         let by_nd = key.nd.map(|nd| (nd.target.to_bits(), nd.tll.to_bits()));
         let (target, target_mac) = by_arp.or(by_nd).unwrap_or_default();
+        let src_mac = key.nd.map_or(0, |nd| nd.sll.to_bits());
         let udp = key.udp.unwrap_or_default();
-        Self { src: src4.or(src6).unwrap_or(0), target, target_mac, udp_src: udp.src, udp_dst: udp.dst }
+        let src = src4.or(src6).unwrap_or(0);
+        Self { src, target, target_mac, src_mac, udp_src: udp.src, udp_dst: udp.dst }
     }
 
     /// The bits that are set in `mask`.
@@ -35,6 +39,7 @@ impl Claims {
             src: self.src & mask.src,
             target: self.target & mask.target,
             target_mac: self.target_mac & mask.target_mac,
+            src_mac: self.src_mac & mask.src_mac,
             udp_src: self.udp_src & mask.udp_src,
             udp_dst: self.udp_dst & mask.udp_dst,
         }
@@ -58,9 +63,9 @@ impl Claims {
             }
             _ => {}
         }
-        if ether_type == ETHERTYPE_IPV6 && has_target {
-            let target = self.target.into();
-            key.nd = Some(NeighbourDiscovery { target, tll: mac, ..NeighbourDiscovery::default() });
+        if ether_type == ETHERTYPE_IPV6 && (has_target || self.src_mac != 0) {
+            let (target, sll) = (self.target.into(), Mac::from_bits(self.src_mac));
+            key.nd = Some(NeighbourDiscovery { target, sll, tll: mac });
         }
         if self.udp_src != 0 || self.udp_dst != 0 {
             key.udp = Some(Ports { src: self.udp_src, dst: self.udp_dst });

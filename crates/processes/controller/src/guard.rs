@@ -10,12 +10,17 @@ use crate::acl::{DHCP, DHCPV6};
 use crate::frame::{Frame, Looked};
 use crate::ranges::{is_within, range_digits};
 
-/// ICMPv6 types (RFC 4861, 4.2 and 4.4).
+/// ICMPv6 types (RFC 4861, 4).
+const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
+const NEIGHBOUR_SOLICITATION: u8 = 135;
 const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+const REDIRECT: u8 = 137;
 /// Link-local addresses (RFC 4291, 2.4).
 const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 const LINK_LOCAL_BITS: u32 = 10;
+/// The unspecified address.
+const UNSPECIFIED: (u128, u128) = (0, 0);
 
 /// An entering packet, its port's rules, and the bits that the check depends on.
 pub(crate) struct GuardCheck<'a> {
@@ -36,7 +41,7 @@ impl<'a> GuardCheck<'a> {
         }
         self.looked.ether_type = u16::MAX;
         match self.frame.ether_type {
-            ETHERTYPE_ARP if self.guard.has_arp => self.claims_own(u32::BITS),
+            ETHERTYPE_ARP if self.guard.has_arp => self.claims_by_arp(),
             ETHERTYPE_IPV4 => {
                 self.is_no_server(DHCP)?;
                 self.has_own_source(u32::BITS)
@@ -72,49 +77,106 @@ impl<'a> GuardCheck<'a> {
         }
         self.looked.icmpv6_type = u8::MAX;
         match self.frame.icmpv6_type {
-            ROUTER_ADVERTISEMENT if self.guard.has_dhcp => Err(DropReason::RogueServer),
-            NEIGHBOUR_ADVERTISEMENT if self.guard.has_arp => self.claims_own(u128::BITS),
+            ROUTER_ADVERTISEMENT | REDIRECT if self.guard.has_dhcp => Err(DropReason::RogueServer),
+            ROUTER_SOLICITATION if self.guard.has_arp => self.asks_as_itself(),
+            NEIGHBOUR_SOLICITATION if self.guard.has_arp => {
+                self.has_readable_target()?;
+                self.asks_as_itself()
+            }
+            NEIGHBOUR_ADVERTISEMENT if self.guard.has_arp => {
+                self.has_readable_target()?;
+                self.claims_target(self.ranges(u128::BITS), u128::BITS)
+            }
             _ => Ok(()),
         }
     }
 
-    /// Checks an address that the packet claims for its sender.
-    fn claims_own(&mut self, width: u32) -> Result<(), DropReason> {
-        let claims = &self.frame.claims;
-        let is_own = is_one_of(self.addresses(), claims.target, width, &mut self.looked.claims.target);
-        self.looked.claims.target_mac = MAC_ONES;
-        // Neighbour advertisements may omit the Ethernet address.
-        let is_own_mac = self.own_mac == 0 || [self.own_mac, 0].contains(&claims.target_mac);
-        if is_own && is_own_mac { Ok(()) } else { Err(DropReason::ArpSpoofed) }
+    /// Probes (RFC 5227, 2.1.1) come from the unspecified address.
+    fn claims_by_arp(&mut self) -> Result<(), DropReason> {
+        self.claims_target(self.ranges(u32::BITS).chain([UNSPECIFIED]), u32::BITS)
     }
 
+    /// Checks the address that the packet claims for its sender, and the Ethernet address that it states for it.
+    fn claims_target(
+        &mut self,
+        own: impl Iterator<Item = (u128, u128)>,
+        width: u32,
+    ) -> Result<(), DropReason> {
+        let claims = &self.frame.claims;
+        let is_own = is_in(own, claims.target, width, &mut self.looked.claims.target);
+        self.looked.claims.target_mac = MAC_ONES;
+        if is_own && self.is_own_mac(claims.target_mac) { Ok(()) } else { Err(DropReason::ArpSpoofed) }
+    }
+
+    /// Receivers learn the source of a solicitation with the Ethernet address that it states. Only a neighbour's is in
+    /// the key. The unspecified address detects duplicates (RFC 4862, 5.4.2).
+    fn asks_as_itself(&mut self) -> Result<(), DropReason> {
+        let claims = &self.frame.claims;
+        let own = self.ranges(u128::BITS).chain([UNSPECIFIED]);
+        let is_own = is_in(own, claims.src, u128::BITS, &mut self.looked.claims.src);
+        if self.frame.icmpv6_type == NEIGHBOUR_SOLICITATION {
+            self.looked.claims.src_mac = MAC_ONES;
+        }
+        if is_own && self.is_own_mac(claims.src_mac) { Ok(()) } else { Err(DropReason::ArpSpoofed) }
+    }
+
+    /// The key of a message that states an Ethernet address twice has neither target nor Ethernet address; some
+    /// receivers use the first one.
+    fn has_readable_target(&mut self) -> Result<(), DropReason> {
+        let bits = &mut self.looked.claims.target;
+        let is_absent = is_in([UNSPECIFIED].into_iter(), self.frame.claims.target, u128::BITS, bits);
+        if is_absent { Err(DropReason::ArpSpoofed) } else { Ok(()) }
+    }
+
+    /// Neighbour discovery may omit the Ethernet address.
+    fn is_own_mac(&self, stated: u64) -> bool {
+        self.own_mac == 0 || [self.own_mac, 0].contains(&stated)
+    }
+
+    /// Any port may use the unspecified address, as in requests for an address.
     fn has_own_source(&mut self, width: u32) -> Result<(), DropReason> {
-        let (source, own) = (self.frame.claims.src, self.addresses());
-        if !self.guard.has_ip || is_one_of(own, source, width, &mut self.looked.claims.src) {
+        let (source, own) = (self.frame.claims.src, self.ranges(width).chain([UNSPECIFIED]));
+        if !self.guard.has_ip || is_in(own, source, width, &mut self.looked.claims.src) {
             return Ok(());
         }
         Err(DropReason::IpSpoofed)
     }
 
-    /// The port's own addresses.
-    fn addresses(&self) -> impl Iterator<Item = &'a IpAddr> + use<'a> {
-        self.guard.addresses.iter().chain(self.leased)
+    /// The port's own addresses of `width` bits, as ranges.
+    fn ranges(&self, width: u32) -> impl Iterator<Item = (u128, u128)> + use<'a> {
+        let own = self.guard.addresses.iter().chain(self.leased).filter_map(move |own| match own {
+            IpAddr::V4(own) => Some(u128::from(own.to_bits())).filter(|_| width == u32::BITS),
+            IpAddr::V6(own) => Some(own.to_bits()).filter(|_| width == u128::BITS),
+        });
+        let link_local = self.link_local().filter(|_| width == u128::BITS);
+        own.map(|own| (own, own)).chain(link_local)
+    }
+
+    /// The link-local addresses that are the port's own without being listed.
+    fn link_local(&self) -> Option<(u128, u128)> {
+        if self.guard.has_any_link_local {
+            return Some((LINK_LOCAL.to_bits(), LINK_LOCAL.to_bits() | u128::MAX >> LINK_LOCAL_BITS));
+        }
+        let address = link_local_of(self.own_mac);
+        (self.own_mac != 0).then_some((address, address))
     }
 }
 
-/// Whether an address is the port's own, or one that any port may use: the unspecified one, as in ARP probes (RFC 5227,
-/// 2.1.1) and DHCP requests, or a link-local one.
-fn is_one_of<'a>(own: impl Iterator<Item = &'a IpAddr>, address: u128, width: u32, bits: &mut u128) -> bool {
-    let own = own.filter_map(|own| match own {
-        IpAddr::V4(own) => Some(u128::from(own.to_bits())).filter(|_| width == u32::BITS),
-        IpAddr::V6(own) => Some(own.to_bits()).filter(|_| width == u128::BITS),
-    });
-    let link_local = (LINK_LOCAL.to_bits(), LINK_LOCAL.to_bits() | u128::MAX >> LINK_LOCAL_BITS);
-    let any = [(0, 0)].into_iter().chain(Some(link_local).filter(|_| width == u128::BITS));
-    let mut is_own = false;
-    for (first, last) in any.chain(own.map(|own| (own, own))) {
+/// The link-local address that is made of an Ethernet address (RFC 4291, 2.5.6 and appendix A).
+fn link_local_of(mac: u64) -> u128 {
+    /// Set in identifiers made of universal addresses, which have it clear.
+    const UNIVERSAL: u8 = 2;
+    let [_, _, a, b, c, d, e, f] = mac.to_be_bytes();
+    let identifier = u64::from_be_bytes([a ^ UNIVERSAL, b, c, 0xff, 0xfe, d, e, f]);
+    LINK_LOCAL.to_bits() | u128::from(identifier)
+}
+
+/// Whether an address is in one of these ranges; adds the digits that decide to `bits`.
+fn is_in(ranges: impl Iterator<Item = (u128, u128)>, address: u128, width: u32, bits: &mut u128) -> bool {
+    let mut is_in = false;
+    for (first, last) in ranges {
         *bits |= range_digits(address, first, last, width);
-        is_own |= (first..=last).contains(&address);
+        is_in |= (first..=last).contains(&address);
     }
-    is_own
+    is_in
 }

@@ -14,6 +14,10 @@ const ADDRESSES_MAX: usize = 16;
 const WORDS: [&str; 4] = ["mac", "ip", "arp", "dhcp"];
 /// Among the addresses: those that a DHCP server gives.
 const BY_DHCP: &str = "dhcp";
+/// Among the addresses: every link-local one.
+const ANY_LINK_LOCAL: &str = "fe80::/10";
+/// The words among the addresses.
+const ADDRESS_WORDS: usize = 2;
 
 /// The checks of a port, by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -51,6 +55,7 @@ impl GuardChecks {
         PortGuard {
             addresses: addresses.fixed.clone(),
             follows_dhcp: addresses.follows_dhcp,
+            has_any_link_local: addresses.has_any_link_local,
             has_mac: self.has("mac"),
             has_ip: self.has("ip"),
             has_arp: self.has("arp"),
@@ -63,7 +68,11 @@ impl GuardChecks {
         let all = [guard.has_mac, guard.has_ip, guard.has_arp, guard.has_dhcp];
         let words = WORDS.iter().zip(all).filter(|(_, is_on)| *is_on).map(|(word, _)| (*word).to_owned());
         let checks = Self(words.collect());
-        let addresses = GuardAddresses { fixed: guard.addresses.clone(), follows_dhcp: guard.follows_dhcp };
+        let addresses = GuardAddresses {
+            fixed: guard.addresses.clone(),
+            follows_dhcp: guard.follows_dhcp,
+            has_any_link_local: guard.has_any_link_local,
+        };
         (Some(checks).filter(|checks| !checks.0.is_empty()), Some(addresses).filter(|all| !all.is_empty()))
     }
 
@@ -101,13 +110,14 @@ impl From<GuardChecks> for Vec<String> {
     }
 }
 
-/// The network addresses of a port: fixed ones, and those that DHCP servers give to it.
+/// The network addresses of a port: fixed ones, those that DHCP servers give to it, and all link-local ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "Vec<String>", into = "Vec<String>")]
-#[schemars(inline, with = "Vec<String>", extend("maxItems" = ADDRESSES_MAX + 1, "default" = []))]
+#[schemars(inline, with = "Vec<String>", extend("maxItems" = ADDRESSES_MAX + ADDRESS_WORDS, "default" = []))]
 pub struct GuardAddresses {
     fixed: Vec<IpAddr>,
     follows_dhcp: bool,
+    has_any_link_local: bool,
 }
 
 impl GuardAddresses {
@@ -116,20 +126,19 @@ impl GuardAddresses {
         Self::of(text.split('+'))
     }
 
-    /// Checks words, each an address or `dhcp`.
+    /// Checks words, each an address, `dhcp` or `fe80::/10`.
     fn of<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Self, Fault> {
         let mut addresses = Self::default();
         for word in words {
-            if word == BY_DHCP {
-                addresses.follows_dhcp = true;
-                continue;
+            match word {
+                BY_DHCP => addresses.follows_dhcp = true,
+                ANY_LINK_LOCAL => addresses.has_any_link_local = true,
+                _ => addresses.fixed.push(word.parse().map_err(|_| {
+                    Fault::params(format!(
+                        "addresses: \"{word}\" is neither an IP address such as 10.0.0.5 or fd00::5, nor {BY_DHCP}, nor {ANY_LINK_LOCAL}"
+                    ))
+                })?),
             }
-            let address: IpAddr = word.parse().map_err(|_| {
-                Fault::params(format!(
-                    "addresses: \"{word}\" is neither an IP address such as 10.0.0.5 or fd00::5, nor {BY_DHCP}"
-                ))
-            })?;
-            addresses.fixed.push(address);
         }
         addresses.checked()
     }
@@ -146,12 +155,13 @@ impl GuardAddresses {
     }
 
     fn is_empty(&self) -> bool {
-        self.fixed.is_empty() && !self.follows_dhcp
+        self.fixed.is_empty() && !self.follows_dhcp && !self.has_any_link_local
     }
 
     fn words(&self) -> impl Iterator<Item = String> {
-        let by_dhcp = self.follows_dhcp.then(|| BY_DHCP.to_owned());
-        self.fixed.iter().map(ToString::to_string).chain(by_dhcp)
+        let words = [(self.has_any_link_local, ANY_LINK_LOCAL), (self.follows_dhcp, BY_DHCP)];
+        let words = words.into_iter().filter(|(is_given, _)| *is_given).map(|(_, word)| word.to_owned());
+        self.fixed.iter().map(ToString::to_string).chain(words)
     }
 
     /// The addresses, joined as on the command line.
@@ -184,6 +194,10 @@ mod tests {
         assert_eq!(checks.joined(), "mac+ip+dhcp");
         let own = GuardAddresses::parse("10.0.0.5+fd00::5").expect("addresses");
         assert_eq!(own.joined(), "10.0.0.5+fd00::5");
+        let any_link_local = GuardAddresses::parse("dhcp+fe80::/10+fd00::5").expect("addresses");
+        assert_eq!(any_link_local.joined(), "fd00::5+fe80::/10+dhcp");
+        let told = GuardChecks::of_policy(&checks.policy(&any_link_local)).1;
+        assert_eq!(told, Some(any_link_local));
         let policy = checks.policy(&own);
         assert!(policy.has_ip && policy.has_dhcp && !policy.has_arp && policy.addresses.len() == 2);
         let mac = Some(Mac([2, 0, 0, 0, 0, 1]));

@@ -11,9 +11,20 @@ use crate::support::{Rig, SWITCH, config, frame, mac, pair_flows_max, set_pair_f
 
 const OWN: [u8; 4] = [10, 0, 0, 1];
 const OTHER: [u8; 4] = [10, 0, 0, 2];
+const LINK_LOCAL: Ipv6Addr = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0);
 
 fn own6() -> Ipv6Addr {
     "fd00::1".parse().expect("an address")
+}
+
+/// The address that a router often has.
+fn router() -> Ipv6Addr {
+    "fe80::1".parse().expect("an address")
+}
+
+/// The link-local address of the first port's Ethernet address.
+fn link_local() -> Ipv6Addr {
+    "fe80::ff:fe00:1".parse().expect("an address")
 }
 
 fn guard() -> PortGuard {
@@ -29,11 +40,16 @@ fn guard() -> PortGuard {
 }
 
 fn controller(nonce: u32) -> Controller {
+    controller_of(nonce, guard(), true)
+}
+
+fn controller_of(nonce: u32, guard: PortGuard, has_mac: bool) -> Controller {
     let mut controller = Controller::new(nonce);
     controller.set_switch(&config());
     for port in 1..=2_u8 {
-        let guard = if port == 1 { guard() } else { PortGuard::default() };
-        let policy = PortPolicy { mac: Some(Mac(mac(port))), guard, ..PortPolicy::default() };
+        let guard = if port == 1 { guard.clone() } else { PortGuard::default() };
+        let mac = Some(Mac(mac(port))).filter(|_| has_mac);
+        let policy = PortPolicy { mac, guard, ..PortPolicy::default() };
         let settings = PortSettings { name: format!("p{port}"), policy, ..PortSettings::default() };
         controller.set_port(SWITCH, settings);
     }
@@ -42,7 +58,11 @@ fn controller(nonce: u32) -> Controller {
 
 /// Two ports; the first one is guarded.
 fn rig() -> Rig {
-    let mut rig = Rig::new(controller(0x4000_0000));
+    rig_of(guard(), true)
+}
+
+fn rig_of(guard: PortGuard, has_mac: bool) -> Rig {
+    let mut rig = Rig::new(controller_of(0x4000_0000, guard, has_mac));
     rig.tables.ports = (1..=2).map(|port| (format!("p{port}"), PortId(port))).collect();
     rig.settle();
     rig
@@ -83,7 +103,16 @@ fn arp(sender: [u8; 4], sender_mac: [u8; 6]) -> Vec<u8> {
 
 /// An ICMPv6 message with a target address and its Ethernet address.
 fn icmpv6(kind: u8, source: Ipv6Addr, target: Ipv6Addr, target_mac: [u8; 6]) -> Vec<u8> {
-    let body = [&[0_u8; 4][..], &target.octets(), &[2, 1], &target_mac].concat();
+    discovery(kind, (source, target), &[&[2, 1], &target_mac[..]].concat())
+}
+
+/// A solicitation of a neighbour that states the Ethernet address of its source.
+fn solicitation(source: Ipv6Addr, source_mac: [u8; 6]) -> Vec<u8> {
+    discovery(135, (source, "fd00::2".parse().expect("an address")), &[&[1, 1], &source_mac[..]].concat())
+}
+
+fn discovery(kind: u8, (source, target): (Ipv6Addr, Ipv6Addr), options: &[u8]) -> Vec<u8> {
+    let body = [&[0_u8; 4][..], &target.octets(), options].concat();
     let all: Ipv6Addr = "ff02::1".parse().expect("an address");
     let ip = PacketBuilder::ethernet2(mac(1), mac(2)).ipv6(source.octets(), all.octets(), 255);
     let message = ip.icmpv6_raw(kind, 0, [0x60, 0, 0, 0]);
@@ -96,13 +125,14 @@ fn icmpv6(kind: u8, source: Ipv6Addr, target: Ipv6Addr, target_mac: [u8; 6]) -> 
 fn a_port_sends_from_its_own_addresses_only() {
     let mut rig = rig();
     let spoofed = Some(DropReason::IpSpoofed);
-    let link_local: Ipv6Addr = "fe80::1".parse().expect("an address");
     let others: Ipv6Addr = "fd00::2".parse().expect("an address");
     assert_eq!(fates(&mut rig, &udp(OWN, (1, 2))), [None; 2]);
     assert_eq!(fates(&mut rig, &udp(OTHER, (1, 2))), [spoofed; 2]);
     assert_eq!(fates(&mut rig, &udp([0; 4], (68, 67))), [None; 2], "a request for an address");
     assert_eq!(fates(&mut rig, &udp6(own6(), (1, 2))), [None; 2]);
-    assert_eq!(fates(&mut rig, &udp6(link_local, (1, 2))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp6(link_local(), (1, 2))), [None; 2]);
+    assert_eq!(fates(&mut rig, &udp6(router(), (1, 2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &udp6(Ipv6Addr::UNSPECIFIED, (1, 2))), [None; 2]);
     assert_eq!(fates(&mut rig, &udp6(others, (1, 2))), [spoofed; 2]);
 }
 
@@ -122,6 +152,52 @@ fn a_port_claims_its_own_addresses_only() {
 }
 
 #[test]
+fn a_port_claims_no_link_local_address_but_its_own() {
+    let mut rig = rig();
+    let spoofed = Some(DropReason::ArpSpoofed);
+    assert_eq!(fates(&mut rig, &icmpv6(136, link_local(), link_local(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, link_local(), router(), mac(1))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, link_local(), router(), mac(2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &solicitation(link_local(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &solicitation(own6(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &solicitation(own6(), mac(2))), [spoofed; 2]);
+    assert_eq!(fates(&mut rig, &solicitation(router(), mac(1))), [spoofed; 2]);
+    let probe = icmpv6(135, Ipv6Addr::UNSPECIFIED, router(), mac(1));
+    assert_eq!(fates(&mut rig, &probe), [None; 2], "duplicates are detected for any address");
+    for source in [link_local(), Ipv6Addr::UNSPECIFIED] {
+        assert_eq!(fates(&mut rig, &icmpv6(133, source, router(), mac(1))), [None; 2]);
+        assert_eq!(fates(&mut rig, &icmpv6(143, source, router(), mac(1))), [None; 2]);
+    }
+    assert_eq!(fates(&mut rig, &icmpv6(133, router(), router(), mac(1))), [spoofed; 2]);
+}
+
+/// Receivers use one of the addresses; the key has none.
+#[test]
+fn a_message_with_two_ethernet_addresses_claims_too_much() {
+    let mut rig = rig();
+    for (kind, option) in [(135, 1), (136, 2)] {
+        let stated = [&[option, 1], &mac(1)[..]].concat();
+        let twice = discovery(kind, (link_local(), router()), &[&stated[..], &stated].concat());
+        assert_eq!(fates(&mut rig, &twice), [Some(DropReason::ArpSpoofed); 2], "{kind}");
+    }
+}
+
+#[test]
+fn link_local_addresses_can_be_listed_or_all_be_own() {
+    let spoofed = Some(DropReason::ArpSpoofed);
+    let listed = PortGuard { addresses: vec![router().into()], ..guard() };
+    let mut rig = rig_of(listed, true);
+    assert_eq!(fates(&mut rig, &icmpv6(136, router(), router(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, link_local(), link_local(), mac(1))), [None; 2]);
+    let mut rig = rig_of(PortGuard { has_any_link_local: true, ..guard() }, true);
+    assert_eq!(fates(&mut rig, &icmpv6(136, router(), router(), mac(1))), [None; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(136, router(), router(), mac(2))), [spoofed; 2]);
+    let mut rig = rig_of(PortGuard { has_mac: false, ..guard() }, false);
+    let claim = icmpv6(136, link_local(), link_local(), mac(1));
+    assert_eq!(fates(&mut rig, &claim), [spoofed; 2], "without mac= there is no address made of it");
+}
+
+#[test]
 fn a_port_is_no_server_of_addresses_and_no_router() {
     let mut rig = rig();
     let rogue = Some(DropReason::RogueServer);
@@ -129,6 +205,7 @@ fn a_port_is_no_server_of_addresses_and_no_router() {
     assert_eq!(fates(&mut rig, &udp(OWN, (67, 69))), [None; 2]);
     assert_eq!(fates(&mut rig, &udp6(own6(), (547, 546))), [rogue; 2]);
     assert_eq!(fates(&mut rig, &icmpv6(134, own6(), own6(), mac(1))), [rogue; 2]);
+    assert_eq!(fates(&mut rig, &icmpv6(137, own6(), own6(), mac(1))), [rogue; 2]);
 }
 
 #[test]
@@ -138,6 +215,9 @@ fn a_guest_that_makes_addresses_up_meets_few_flows() {
         let [high, low] = (number * 131).to_be_bytes();
         rig.send(1, &udp([10, high, low, 7], (1, 2)));
         rig.send(1, &arp([10, high, low, 7], mac(1)));
+        let invented = Ipv6Addr::from(LINK_LOCAL.to_bits() | u128::from(number) << 40);
+        rig.send(1, &udp6(invented, (1, 2)));
+        rig.send(1, &icmpv6(136, own6(), invented, mac(1)));
     }
     assert!(rig.flow_count() < 200, "{} flows", rig.flow_count());
 }
@@ -149,19 +229,23 @@ proptest! {
     /// takes over all flows.
     #[test]
     fn flows_decide_as_the_controller_does(
-        packets in prop::collection::vec((0_u8..6, 0_u8..4, 0_u16..3), 1..30),
+        packets in prop::collection::vec((0_u8..9, 0_u8..4, 0_u16..4), 1..30),
         pair_flows_max in pair_flows_max(),
     ) {
         set_pair_flows_max(pair_flows_max);
         let packet = |(kind, last, port): (u8, u8, u16)| {
             let v4 = if last == 3 { [0; 4] } else { [10, 0, 0, last] };
             let v6 = Ipv6Addr::from(Ipv4Addr::from(v4).to_bits() as u128 | 0xfd00 << 112);
+            let local = [0, link_local().to_bits(), router().to_bits(), own6().to_bits()][usize::from(last)];
             match kind {
                 0 => udp(v4, (66 + port, 68)),
                 1 => udp6(v6, (546 + port, 546)),
                 2 => arp(v4, mac(last)),
                 3 => icmpv6(136, v6, v6, mac(last)),
                 4 => icmpv6(134 + port as u8, own6(), v6, mac(1)),
+                5 => solicitation(Ipv6Addr::from(local), mac(port as u8)),
+                6 => icmpv6(136, own6(), Ipv6Addr::from(local), mac(1)),
+                7 => icmpv6(133, Ipv6Addr::from(local), v6, mac(1)),
                 _ => frame(mac(2), mac(1), &[&[0x88, 0xb5][..], &[last; 46]].concat()),
             }
         };

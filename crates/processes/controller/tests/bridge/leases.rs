@@ -26,7 +26,9 @@ const STATIC: [u8; 4] = [10, 0, 0, 9];
 fn guard(port: u16) -> PortGuard {
     let follows_dhcp = [GUEST, OTHER].contains(&port);
     let addresses = if port == ROGUE { vec![IpAddr::from(STATIC)] } else { Vec::new() };
-    PortGuard { addresses, follows_dhcp, has_mac: true, has_ip: true, has_arp: true, has_dhcp: true }
+    let checked =
+        PortGuard { has_mac: true, has_ip: true, has_arp: true, has_dhcp: true, ..PortGuard::default() };
+    PortGuard { addresses, follows_dhcp, ..checked }
 }
 
 fn settings(port: u16) -> PortSettings {
@@ -371,7 +373,8 @@ fn message6(kind: u8, xid: u32, addresses: &[(Ipv6Addr, u32)]) -> Vec<u8> {
 }
 
 fn client6(rig: &mut Rig, port: u16, kind: u8, xid: u32, addresses: &[(Ipv6Addr, u32)]) {
-    let link_local: Ipv6Addr = "fe80::1".parse().expect("an address");
+    // Of `mac(port)`.
+    let link_local = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0xff, 0xfe00, port);
     let to_servers = [0x33, 0x33, 0, 1, 0, 2];
     let payload = message6(kind, xid, addresses);
     assert_eq!(send(rig, port, &udp6(port, to_servers, link_local, (546, 547), &payload)).1, None);

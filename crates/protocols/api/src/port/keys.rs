@@ -125,7 +125,7 @@ pub struct PortKeys {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["dhcp"]]))]
     pub(super) guard: Option<GuardChecks>,
-    /// The port's own IP addresses, which guard checks; dhcp stands for those that DHCP servers give to it (needs mac, and guard with ip or arp).
+    /// The port's own IP addresses, which guard checks; dhcp stands for those that DHCP servers give to it (needs mac, and guard with ip or arp), fe80::/10 for all link-local ones; the one made of mac need not be given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("examples" = [["10.0.0.5", "fd00::5"]]))]
     pub(super) addresses: Option<GuardAddresses>,

@@ -37,12 +37,14 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "ip_spoofed",
         "the guest sends from an IP address that is not in its port's addresses=",
-        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease)",
+        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
+         IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)",
     ),
     (
         "arp_spoofed",
         "the guest claims an address that is not in its port's addresses=, or claims it for another Ethernet address than mac=",
-        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease)",
+        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
+         IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)",
     ),
     (
         "rogue_server",
