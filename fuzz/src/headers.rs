@@ -90,7 +90,7 @@ fn find_headers(case: &Case) {
 fn make_key(case: &Case) {
     let head = &case.frame[..case.cut];
     let mut key = Key::default();
-    let offsets = extract(head, &Metadata::default(), &mut key);
+    let offsets = extract(head, case.frame.len(), &Metadata::default(), &mut key);
     assert!(usize::from(offsets.network) <= head.len() && usize::from(offsets.transport) <= head.len());
     check_briefs(head, &key);
     let Ok(layers) = Layers::parse(head) else { return };

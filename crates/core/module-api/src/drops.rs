@@ -63,7 +63,7 @@ drop_reasons! {
     NoFlow = "no_flow", "No flow matches the packet and the control plane cannot be asked: its queue for the port is full, or no controller listens.";
     FlowDrop = "flow_drop", "The actions of the packet's flow send it nowhere.";
     MeterExceeded = "meter_exceeded", "More packets than a meter lets through.";
-    ActionImpossible = "action_impossible", "An action of its flow is impossible for this packet, or needs headers beyond its first 128 bytes.";
+    ActionImpossible = "action_impossible", "An action of its flow is impossible for this packet; or headers that a flow, an action or a guard needs are missing, or end behind its first 128 bytes.";
     ActionBudget = "action_budget", "Its flows have more actions than the limit for one packet.";
     VerdictOverflow = "verdict_overflow", "The module decided on more copies than fit.";
     OutOfOrder = "out_of_order", "Packets of its flow were with the control plane: 256, the most that may be, others passed before it came back (after 50 ms), its guest had left by then, or one was just being sent when upcalls ended.";

@@ -8,7 +8,7 @@
 //!    3    source address : 48 | EtherType : 16
 //!    4    outer TPID : 16 | TCI : 16 | inner TPID : 16 | TCI : 16
 //!    5    IP protocol : 8 | TOS : 8 | TTL : 8 | fragment : 8 | IPv6 flow label : 32
-//!    6    source port : 16 | destination port : 16 | TCP flags : 16 | no Ethernet header : 16
+//!    6    source port : 16 | destination port : 16 | TCP flags : 16 | 0 : 14 | unread : 1 | no Ethernet header : 1
 //!    7    IPv4 source : 32        destination : 32
 //!   8-11  IPv6 source : 128 | destination : 128; or
 //!   8-10  service header: flags : 8 | TTL : 8 | metadata type : 8 | next protocol : 8 | path : 32 | context : 128
@@ -39,7 +39,7 @@ use crate::tunnel::{OPTIONS_BYTES_MAX, OuterHeader, flag};
 mod extract;
 mod mini_key;
 
-pub use extract::{Offsets, extract, extract_usual4, ipv6_transport};
+pub use extract::{Offsets, extract, extract_usual4};
 pub use mini_key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, MiniKey};
 
 /// Words of a key.
@@ -115,7 +115,8 @@ fields! {
     TP_SRC = 6, 48, 16, "Source port, or ICMP type.";
     TP_DST = 6, 32, 16, "Destination port, or ICMP code.";
     TCP_FLAGS = 6, 16, 16, "TCP flags, 12 bits.";
-    NO_ETHERNET = 6, 0, 16, "1 for packets without an Ethernet header.";
+    NO_ETHERNET = 6, 0, 1, "1 for packets without an Ethernet header.";
+    UNREAD = 6, 1, 1, "1 if the frame has a header for this key that the given bytes do not have. Flows match 0 only.";
     IPV4_SRC = 7, 32, 32, "IPv4 source; ARP sender's address.";
     IPV4_DST = 7, 0, 32, "IPv4 destination; ARP target's address.";
     LL_SRC = 14, 0, 48, "ARP sender's Ethernet address; neighbour discovery's source option.";
@@ -256,6 +257,13 @@ impl Key {
         let word = &mut self.0[field.word as usize];
         let ones = field.ones();
         *word = *word & !(ones << field.shift) | (value & ones) << field.shift;
+    }
+
+    /// Whether fields are missing: the frame has a header that the bytes given to [`extract`] do not have.
+    #[inline]
+    #[must_use]
+    pub const fn is_unread(&self) -> bool {
+        self.get(field::UNREAD) != 0
     }
 
     /// A field's value.

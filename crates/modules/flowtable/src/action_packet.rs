@@ -76,7 +76,8 @@ impl<'a> ActionPacket<'a> {
     /// key of a received packet.
     pub(crate) fn key(&self) -> (Key, Offsets) {
         let mut key = Key::default();
-        let offsets = extract(self.seen(), &self.metadata, &mut key);
+        let frame_bytes = self.header().frame_len_bytes() as usize;
+        let offsets = extract(self.seen(), frame_bytes, &self.metadata, &mut key);
         if self.came_by_tunnel()
             && let Some(tunnel) = OuterHeader::parse(self.origin.tunnel())
         {

@@ -43,6 +43,8 @@ impl Compact {
         let mut mask = pack(masked_by, Side::Mask)?;
         key.put(field::NO_ETHERNET, u64::from(matching.key.ethernet.is_none()));
         mask.put(field::NO_ETHERNET, 1);
+        // No flow is meant for a packet whose fields are missing.
+        mask.put(field::UNREAD, 1);
         let is_cut = matching.key.vlans.iter().any(|vlan| vlan.tci & VLAN_PRESENT == 0);
         if is_cut || (matching.mask.is_none() && matching.key.ether_type.is_none()) {
             mask.put(field::ETH_TYPE, u64::MAX);
@@ -327,7 +329,7 @@ mod tests {
         let macs = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
         let bytes = [&macs[..], tags, &[8, 0], &ip, &1000_u16.to_be_bytes(), &[0, 53, 0, 8, 0, 0]].concat();
         let mut key = Key::default();
-        extract(&bytes, &Metadata { in_port: 3, ..Metadata::default() }, &mut key);
+        extract(&bytes, bytes.len(), &Metadata { in_port: 3, ..Metadata::default() }, &mut key);
         key
     }
 
@@ -389,7 +391,7 @@ mod tests {
         let matching = |tpid| Match { key: cut(tpid), mask: Some(mask.clone()) };
         let mut frame = Key::default();
         let bytes = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 0x81, 0, 1];
-        extract(&bytes, &Metadata { in_port: 3, ..Metadata::default() }, &mut frame);
+        extract(&bytes, bytes.len(), &Metadata { in_port: 3, ..Metadata::default() }, &mut frame);
         assert!(matches(&matching(0x8100), &frame));
         assert!(!matches(&matching(0x88a8), &frame));
         assert!(!matches(&matching(0x8100), &packet(&[])), "and no other frame without tags");

@@ -65,7 +65,7 @@ impl Course for Live {
                 executor.count(copy.header(), key.get(field::TCP_FLAGS) as u16, hit);
                 ActionSource::Flow(hit.program, tag(hit))
             }
-            None => ActionSource::Upcall(executor.shared.secret.of_key(&key), FilterKey::Inner),
+            None => ActionSource::of_miss(&key, executor.shared, FilterKey::Inner),
         }
     }
 

@@ -11,7 +11,6 @@ use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Header, Verdicts}
 use lasthop_wire::key::{MINI_KEY4_WORDS, MINI_KEY6_WORDS, extract, extract_usual4, field};
 use lasthop_wire::{Key, Metadata, OuterHeader};
 
-use crate::FlowTable;
 use crate::cache::Hit;
 use crate::cache_key::{CacheKey, Kind};
 use crate::executor::{Executor, Live};
@@ -44,22 +43,18 @@ impl FlowModule {
             local.batch_lookup(shared, extract_all(headers, &metadata, keys));
         }
         let port = batch.port;
-        let FlowTable { meters, tracking, .. } = &self.table;
-        let may_pause = !self.is_uplink(port);
-        let origin = self.origin.load(Ordering::Relaxed);
-        let course = Live;
         let mut executor = Executor {
             shared,
-            meters,
-            tracking,
+            meters: &self.table.meters,
+            tracking: &self.table.tracking,
             local,
             verdicts,
             tracked,
             now_ns,
-            origin,
+            origin: self.origin.load(Ordering::Relaxed),
             port,
-            may_pause,
-            course,
+            may_pause: !self.is_uplink(port),
+            course: Live,
         };
         match is_warm {
             _ if is_tunnel => self.decide_tunnelled(&mut executor, batch, &metadata),
@@ -136,7 +131,7 @@ impl FlowModule {
                 continue;
             }
             let mut key = Key::default();
-            extract(header.bytes(), metadata, &mut key);
+            extract(header.bytes(), header.frame_len_bytes() as usize, metadata, &mut key);
             key.put_tunnel(&tunnel);
             let hit = executor.look_up(&key, None);
             self.act_or_upcall(executor, (batch, packet), (&key, FilterKey::Unseen), hit, metadata);
@@ -153,7 +148,8 @@ impl FlowModule {
         metadata: &Metadata,
     ) {
         let mut key = Key::default();
-        extract(batch.headers[packet].bytes(), metadata, &mut key);
+        let header = &batch.headers[packet];
+        extract(header.bytes(), header.frame_len_bytes() as usize, metadata, &mut key);
         let hit = executor.look_up(&key, Some(cache_key));
         self.act_or_upcall(executor, (batch, packet), (&key, FilterKey::of(cache_key)), hit, metadata);
     }
@@ -191,7 +187,7 @@ fn extract_all<'a>(
     for (header, key) in headers.iter().zip(keys.iter_mut()) {
         // All metadata of a first pass is its port.
         if !extract_usual4(header.bytes(), metadata.in_port, key) {
-            extract(header.bytes(), metadata, key);
+            extract(header.bytes(), header.frame_len_bytes() as usize, metadata, key);
         }
     }
     &keys[..headers.len()]

@@ -5,33 +5,26 @@ use lasthop_flow::{
     Tuple6, Vlan,
 };
 use lasthop_module_api::{IMAGE_FETCH_BYTES, Mac};
+use lasthop_wire::headers::{
+    ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_NSH, ETHERTYPE_RARP, ETHERTYPES_MPLS,
+    ETHERTYPES_VLAN, PROTO_ICMP, PROTO_ICMPV6, PROTO_SCTP, PROTO_TCP, PROTO_UDP,
+};
 use lasthop_wire::key::{
     ETHERTYPE_802_2, FRAGMENT_LATER, Field, VLAN_PRESENT, ct_field, extract, field, nsh_field, wide_field,
 };
 use lasthop_wire::{Key, Metadata};
 
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
-const ETHERTYPES_ARP: [u16; 2] = [0x0806, 0x8035];
-const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
-const ETHERTYPES_MPLS: [u16; 2] = [0x8847, 0x8848];
-const ETHERTYPE_NSH: u16 = 0x894f;
-const PROTO_ICMP: u8 = 1;
-const PROTO_TCP: u8 = 6;
-const PROTO_UDP: u8 = 17;
-const PROTO_ICMPV6: u8 = 58;
-const PROTO_SCTP: u8 = 132;
 /// Neighbour solicitation and advertisement (RFC 4861, 4.3, 4.4).
 const NEIGHBOUR_KINDS: [u8; 2] = [135, 136];
 /// Bit 8 of an MPLS entry: bottom of stack (RFC 3032, 2.1).
 const MPLS_BOTTOM: u32 = 0x100;
 
 /// Returns the key of a frame for the control plane: a flow with exactly this key matches the frame. Headers beyond the
-/// first 128 bytes are invisible to the flow table and missing here, too.
+/// first 128 bytes are missing; no flow matches such a frame.
 #[must_use]
 pub fn describe(frame: &[u8], metadata: &Metadata) -> FlowKey {
     let mut key = Key::default();
-    extract(frame.get(..IMAGE_FETCH_BYTES).unwrap_or(frame), metadata, &mut key);
+    extract(&frame[..frame.len().min(IMAGE_FETCH_BYTES)], frame.len(), metadata, &mut key);
     unpack(&key)
 }
 
@@ -67,7 +60,7 @@ pub(crate) fn unpack(key: &Key) -> FlowKey {
         ETHERTYPE_IPV4 => told.ipv4 = Some(ipv4(key)),
         ETHERTYPE_IPV6 => told.ipv6 = Some(ipv6(key)),
         ETHERTYPE_NSH => told.nsh = Some(nsh(key)),
-        _ if ETHERTYPES_ARP.contains(&ethertype) => told.arp = Some(arp(key)),
+        ETHERTYPE_ARP | ETHERTYPE_RARP => told.arp = Some(arp(key)),
         _ if ETHERTYPES_MPLS.contains(&ethertype) => put_mpls(&mut told, key),
         _ => {}
     }
@@ -235,7 +228,7 @@ mod tests {
         let told = describe(frame, metadata);
         let compact = Compact::of(&Match { key: told.clone(), mask: None }).expect("it is supported");
         let mut key = Key::default();
-        extract(&frame[..frame.len().min(IMAGE_FETCH_BYTES)], metadata, &mut key);
+        extract(&frame[..frame.len().min(IMAGE_FETCH_BYTES)], frame.len(), metadata, &mut key);
         assert_eq!(key.masked(&compact.mask), compact.key, "{told:?}");
         told
     }

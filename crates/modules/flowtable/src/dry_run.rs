@@ -106,7 +106,7 @@ impl Course for Dry<'_> {
             Some((slot, flow)) => {
                 ActionSource::Flow(flow.program(), tag_of(slot, flow.identity().generation()))
             }
-            None => ActionSource::Upcall(0, FilterKey::Inner),
+            None => ActionSource::of_miss(&key, shared, FilterKey::Inner),
         }
     }
 

@@ -111,7 +111,7 @@ impl Executor<'_> {
 
     /// As [`Self::miss`], of a packet whose header may differ from the received one.
     pub(crate) fn miss_of(&mut self, copy: ActionPacket<'_>, (key, filter_key): (&Key, FilterKey)) {
-        let source = ActionSource::Upcall(self.shared.secret.of_key(key), filter_key);
+        let source = ActionSource::of_miss(key, self.shared, filter_key);
         self.act_at_length(copy, source);
     }
 
@@ -187,6 +187,7 @@ impl<C: Course> Executor<'_, C> {
         let shared = self.shared;
         let done = match source {
             ActionSource::Upcall(hash, filter_key) => return C::ask(self, result, copy, (hash, filter_key)),
+            ActionSource::Unread => Err(DropReason::ActionImpossible),
             ActionSource::Execute(words, number) => self.list(result, copy, words, number),
             ActionSource::Flow(program, tag) => match Step(program).place() {
                 Some((place, len)) => self.list(result, copy, shared.arena.words(place, len), tag),

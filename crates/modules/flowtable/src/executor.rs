@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 
 use lasthop_module_api::{DropReason, PortId, Verdicts};
+use lasthop_wire::Key;
 
 use crate::bounds::{DEPTH_MAX, RECIRCULATION_DEPTH_MAX, RECIRCULATIONS_MAX, STEPS_MAX};
 use crate::cache::Hit;
@@ -44,6 +45,16 @@ pub(crate) enum ActionSource<'a> {
     Flow(u64, u32),
     /// Actions of an execute request, and the number that its upcalls carry in place of a flow's.
     Execute(&'a [AtomicU64], u32),
+    /// None: fields are missing in the packet's key, so the control plane would decide on less than the packet has.
+    Unread,
+}
+
+impl ActionSource<'_> {
+    /// The source for a packet with this key, for which there is no flow.
+    #[inline]
+    pub(crate) fn of_miss(key: &Key, shared: &Shared, filter_key: FilterKey) -> Self {
+        if key.is_unread() { Self::Unread } else { Self::Upcall(shared.secret.of_key(key), filter_key) }
+    }
 }
 
 /// The result of one packet and its copies.

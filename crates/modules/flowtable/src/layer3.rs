@@ -32,7 +32,7 @@ impl FlowModule {
             return executor.verdicts.drop_packet(packet, DropReason::ActionImpossible);
         };
         let mut key = Key::default();
-        extract(header.bytes(), &metadata, &mut key);
+        extract(header.bytes(), header.frame_len_bytes() as usize, &metadata, &mut key);
         key.put_tunnel(tunnel);
         let copy = ActionPacket::without_image(packet, &header, metadata);
         match executor.look_up(&key, None) {

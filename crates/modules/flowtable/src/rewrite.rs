@@ -16,8 +16,6 @@ use crate::program::{GROUP_BYTES_MAX, Kind};
 /// The common header of an SCTP packet (RFC 9260, 3.1), with the checksum at its end.
 const SCTP_BYTES: usize = 12;
 const SCTP_CHECKSUM_AT: usize = 8;
-/// The protocol that a key has for extension headers that are not all in the image ([`lasthop_wire::key::ipv6_transport`]).
-const NO_NEXT_HEADER: u8 = 59;
 /// Bytes of a solicitation or advertisement before its options.
 const ND_BYTES: usize = 24;
 
@@ -38,7 +36,8 @@ pub(crate) fn rewrite(
         return ethernet(header, link, masks);
     }
     let mut key = Key::default();
-    let offsets = extract(header.bytes(), &Metadata { link, ..Metadata::default() }, &mut key);
+    let frame_bytes = header.frame_len_bytes() as usize;
+    let offsets = extract(header.bytes(), frame_bytes, &Metadata { link, ..Metadata::default() }, &mut key);
     let mut editor = Editor { network: usize::from(offsets.network), offsets, key, header };
     match kind {
         Kind::Ethernet => Ok(()),
@@ -150,8 +149,7 @@ impl Editor<'_> {
         }
         let (proto, is_ipv4) = (self.key.ip_proto(), self.key.ethertype() == ETHERTYPE_IPV4);
         let offset = transport_checksum(proto).filter(|_| !is_ipv4 || proto != PROTO_ICMPV6);
-        let is_cut = proto == NO_NEXT_HEADER && !is_ipv4;
-        if self.offsets.transport == 0 && (offset.is_some() || is_cut) {
+        if self.offsets.transport == 0 && (offset.is_some() || self.key.is_unread()) {
             // There is no transport header, or it is beyond the image.
             let is_whole = self.header.frame_len_bytes() as usize == self.header.bytes().len();
             return if is_whole { Ok(()) } else { Err(DropReason::ActionImpossible) };

@@ -307,7 +307,7 @@ impl Executor<'_> {
     #[inline(never)]
     fn known_later6(&self, header: &Header, metadata: &Metadata) -> Option<Hit> {
         let mut key = Key::default();
-        extract(header.bytes(), metadata, &mut key);
+        extract(header.bytes(), header.frame_len_bytes() as usize, metadata, &mut key);
         self.local.known_other(&key, self.shared)
     }
 

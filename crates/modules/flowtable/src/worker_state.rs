@@ -316,7 +316,7 @@ impl WorkerState {
         (header, metadata): (&Header, &Metadata),
         (cache_key, key): (&mut CacheKey, &mut Key),
     ) {
-        extract(header.bytes(), metadata, key);
+        extract(header.bytes(), header.frame_len_bytes() as usize, metadata, key);
         let tcp_flags = key.get(field::TCP_FLAGS) as u16;
         self.union.mask_plain(key);
         let sought = self.union.sought(key, &shared.secret);

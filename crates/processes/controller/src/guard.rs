@@ -10,6 +10,10 @@ use crate::acl::{DHCP, DHCPV6};
 use crate::frame::{Frame, Looked};
 use crate::ranges::{is_within, range_digits};
 
+/// The protocol of an IPv6 packet that ends with an extension header (RFC 8200, 4.7).
+const NO_NEXT_HEADER: u8 = 59;
+/// The ICMPv6 type in the key of a packet without an ICMPv6 header; messages do not have it (RFC 4443, 2.1).
+const RESERVED: u8 = 0;
 /// ICMPv6 types (RFC 4861, 4).
 const ROUTER_SOLICITATION: u8 = 133;
 const ROUTER_ADVERTISEMENT: u8 = 134;
@@ -47,12 +51,36 @@ impl<'a> GuardCheck<'a> {
                 self.has_own_source(u32::BITS)
             }
             ETHERTYPE_IPV6 => {
+                self.has_all_headers()?;
                 self.is_no_server(DHCPV6)?;
                 self.check_discovery()?;
                 self.has_own_source(u128::BITS)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Receivers put the fragments of a packet together: another one may have the header that decides. IPv4 has ports in
+    /// each first fragment.
+    fn has_all_headers(&mut self) -> Result<(), DropReason> {
+        if !self.guard.has_dhcp && !self.guard.has_arp {
+            return Ok(());
+        }
+        self.looked.protocol = u8::MAX;
+        let (claims, seen) = (&self.frame.claims, &mut self.looked.claims);
+        let lacks_header = match self.frame.protocol {
+            NO_NEXT_HEADER => true,
+            PROTO_UDP => {
+                is_within(claims.udp_src, 0, 0, &mut seen.udp_src)
+                    && is_within(claims.udp_dst, 0, 0, &mut seen.udp_dst)
+            }
+            PROTO_ICMPV6 => {
+                self.looked.icmpv6_type = u8::MAX;
+                self.frame.icmpv6_type == RESERVED
+            }
+            _ => false,
+        };
+        if lacks_header { Err(DropReason::ActionImpossible) } else { Ok(()) }
     }
 
     fn is_no_server(&mut self, (server, client): (u16, u16)) -> Result<(), DropReason> {

@@ -1,7 +1,8 @@
 //! Extracts the key from a packet's first bytes.
 //!
 //! The result equals that of the Open vSwitch datapath: a truncated or inconsistent header counts as absent, and its
-//! fields are zero. Headers beyond the given bytes also count as absent.
+//! fields are zero. A header beyond the given bytes, but not beyond the frame, also counts as absent, and the key says so
+//! ([`field::UNREAD`]).
 
 use super::{
     CT_WORD, CT_WORDS, ETHERTYPE_802_2, FRAGMENT_FIRST, FRAGMENT_LATER, FRAGMENT_NONE, Key, LinkLayer,
@@ -21,6 +22,11 @@ const ETHERTYPE_MIN: u16 = 0x0600;
 const AUTHENTICATION: u8 = 51;
 const NO_NEXT_HEADER: u8 = 59;
 
+/// The common header of an SCTP packet (RFC 9260, 3.1), which begins with the ports.
+const SCTP_BYTES: usize = 12;
+/// Bytes of a neighbour solicitation or advertisement before its options.
+const ND_BYTES: usize = 24;
+
 /// Offsets of a packet's headers, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offsets {
@@ -30,9 +36,38 @@ pub struct Offsets {
     pub transport: u16,
 }
 
-/// Extracts into `key` the key of the packet that starts with `head`. Words about a tunnel are unchanged.
+/// A packet's first bytes, and the length of its frame.
+#[derive(Clone, Copy)]
+struct Start<'a> {
+    head: &'a [u8],
+    frame_bytes: usize,
+}
+
+impl<'a> Start<'a> {
+    /// `N` bytes at `offset`.
+    #[inline]
+    fn bytes<const N: usize>(self, offset: usize, key: &mut Key) -> Option<&'a [u8; N]> {
+        let found = fixed(self.head, offset);
+        if found.is_none() {
+            self.note_missing(offset + N, key);
+        }
+        found
+    }
+
+    /// Notes that there are no bytes up to `end`.
+    #[cold]
+    fn note_missing(self, end: usize, key: &mut Key) {
+        if end <= self.frame_bytes {
+            key.put(field::UNREAD, 1);
+        }
+    }
+}
+
+/// Extracts into `key` the key of the packet that starts with `head` and has `frame_bytes`. Words about a tunnel are
+/// unchanged.
 #[inline]
-pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
+pub fn extract(head: &[u8], frame_bytes: usize, metadata: &Metadata, key: &mut Key) -> Offsets {
+    let start = Start { head, frame_bytes };
     let (seen, tracked) = key.0.split_at_mut(CT_WORD);
     seen.fill(0);
     tracked[..CT_WORDS].copy_from_slice(&metadata.ct.0);
@@ -48,11 +83,11 @@ pub fn extract(head: &[u8], metadata: &Metadata, key: &mut Key) -> Offsets {
     };
     key.0[3] |= u64::from(ethertype);
     let transport = match ethertype {
-        ETHERTYPE_IPV4 => ipv4(head, network, key),
-        ETHERTYPE_IPV6 => ipv6(head, network, key),
-        ETHERTYPE_ARP | ETHERTYPE_RARP => arp(head, network, key),
-        ETHERTYPE_NSH => nsh(head, network, key),
-        _ if ETHERTYPES_MPLS.contains(&ethertype) => mpls(head, network, key),
+        ETHERTYPE_IPV4 => ipv4(start, network, key),
+        ETHERTYPE_IPV6 => ipv6(start, network, key),
+        ETHERTYPE_ARP | ETHERTYPE_RARP => arp(start, network, key),
+        ETHERTYPE_NSH => nsh(start, network, key),
+        _ if ETHERTYPES_MPLS.contains(&ethertype) => mpls(start, network, key),
         _ => None,
     };
     // Far below 64 Ki: at most eight extension headers of 2 KiB.
@@ -78,7 +113,7 @@ pub fn extract_usual4(head: &[u8], in_port: u16, key: &mut Key) -> bool {
     let proto = (middle >> 32) as u8;
     let flags = match proto {
         PROTO_UDP => Some(0),
-        PROTO_TCP => tcp_flags(head, TRANSPORT),
+        PROTO_TCP => fixed(head, TRANSPORT).and_then(|header| tcp_flags(header, head.len() - TRANSPORT)),
         _ => None,
     };
     let Some(flags) = flags else { return false };
@@ -159,12 +194,16 @@ fn behind_802_2(head: &[u8], offset: usize) -> (u16, usize) {
 }
 
 #[inline]
-fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+fn ipv4(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
     const MORE_FRAGMENTS: u16 = 0x2000;
     const FRAGMENT_OFFSET: u16 = 0x1fff;
-    let header: &[u8; IPV4_BYTES_MIN] = fixed(head, offset)?;
+    let header: &[u8; IPV4_BYTES_MIN] = start.bytes(offset, key)?;
     let header_len = usize::from(header[0] & 0xf) * 4;
-    if header_len < IPV4_BYTES_MIN || head.len() < offset + header_len {
+    if header_len < IPV4_BYTES_MIN {
+        return None;
+    }
+    if start.head.len() < offset + header_len {
+        start.note_missing(offset + header_len, key);
         return None;
     }
     let [.., a, b, c, d, e, f, g, h] = *header;
@@ -180,65 +219,71 @@ fn ipv4(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
     if frag == FRAGMENT_LATER {
         return None;
     }
-    transport(head, offset + header_len, proto, PROTO_ICMP, key)
+    transport(start, offset + header_len, proto, PROTO_ICMP, key)
 }
 
 /// Extracts ports, or ICMP type and code. Returns the transport header's offset.
 #[inline]
-fn transport(head: &[u8], offset: usize, proto: u8, icmp: u8, key: &mut Key) -> Option<usize> {
+fn transport(start: Start<'_>, offset: usize, proto: u8, icmp: u8, key: &mut Key) -> Option<usize> {
     let flags = match proto {
-        PROTO_TCP => tcp_flags(head, offset)?,
+        PROTO_TCP => {
+            let header = start.bytes(offset, key)?;
+            tcp_flags(header, start.frame_bytes.saturating_sub(offset))?
+        }
         PROTO_UDP => 0,
-        // The common header, which begins with the ports.
-        PROTO_SCTP if head.len() >= offset + 12 => 0,
+        PROTO_SCTP => {
+            start.bytes::<SCTP_BYTES>(offset, key)?;
+            0
+        }
         _ if proto == icmp => {
-            let &[kind, code, ..] = fixed::<8>(head, offset)?;
+            let &[kind, code, ..] = start.bytes::<8>(offset, key)?;
             key.0[6] |= u64::from(kind) << 48 | u64::from(code) << 32;
             return Some(offset);
         }
         _ => return None,
     };
-    let ports: &[u8; 8] = fixed(head, offset)?;
+    let ports: &[u8; 8] = start.bytes(offset, key)?;
     let [a, b, c, d, ..] = *ports;
     key.0[6] |= u64::from_be_bytes([a, b, c, d, 0, 0, 0, 0]) | u64::from(flags) << 16;
     Some(offset)
 }
 
-/// The flags of a TCP header, if it is whole.
+/// The flags of a TCP header, if the `room` in the frame is enough for its options.
 #[inline]
-fn tcp_flags(head: &[u8], offset: usize) -> Option<u16> {
-    let header: &[u8; TCP_BYTES_MIN] = fixed(head, offset)?;
+fn tcp_flags(header: &[u8; TCP_BYTES_MIN], room: usize) -> Option<u16> {
     let len = usize::from(header[12] >> 4) * 4;
-    let is_whole = len >= TCP_BYTES_MIN && head.len() >= offset + len;
+    let is_whole = len >= TCP_BYTES_MIN && room >= len;
     is_whole.then(|| u16::from_be_bytes([header[12], header[13]]) & 0x0fff)
 }
 
-fn ipv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
-    let header: &[u8; IPV6_BYTES] = fixed(head, offset)?;
+fn ipv6(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
+    let header: &[u8; IPV6_BYTES] = start.bytes(offset, key)?;
     let word = u32::from_be_bytes([header[0], header[1], header[2], header[3]]);
     let (tclass, label) = ((word >> 20) as u8, word & 0xf_ffff);
     for (place, word) in key.0[8..12].iter_mut().zip(header[8..].as_chunks::<8>().0) {
         *place = u64::from_be_bytes(*word);
     }
-    let (proto, frag, behind) = ipv6_transport(head, offset);
+    let (proto, frag, behind) = ipv6_transport(start, (header[6], offset + IPV6_BYTES), key);
     key.0[5] = u64::from_be_bytes([proto, tclass, header[7], frag, 0, 0, 0, 0]) | u64::from(label);
     let at = behind?;
     if proto == PROTO_ICMPV6 {
-        return icmpv6(head, at, key);
+        return icmpv6(start, at, key);
     }
-    transport(head, at, proto, PROTO_ICMPV6, key)
+    transport(start, at, proto, PROTO_ICMPV6, key)
 }
 
-/// Protocol, fragment type, and offset of the transport header, of an IPv6 header at `offset` of `head`, as they are in
-/// a key: the protocol of a later fragment is 44. It is 59 if the extension headers are invalid.
-#[must_use]
-pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
-    let mut proto = head.get(offset + 6).copied().unwrap_or(NO_NEXT_HEADER);
-    let mut at = offset + IPV6_BYTES;
+/// Protocol, fragment type, and offset of the transport header behind extension headers, of which the first is `proto`
+/// and begins at `at`. The protocol of a later fragment is 44. It is 59 if the extension headers are invalid, or cannot
+/// all be read.
+fn ipv6_transport(
+    start: Start<'_>,
+    (mut proto, mut at): (u8, usize),
+    key: &mut Key,
+) -> (u8, u8, Option<usize>) {
     let mut frag = FRAGMENT_NONE;
     for _ in 0..=EXTENSION_HEADERS_MAX {
         let units = match proto {
-            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | FRAGMENT => fixed::<8>(head, at),
+            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | FRAGMENT => fixed::<8>(start.head, at),
             _ => return (proto, frag, Some(at)),
         };
         let Some(header) = units else { break };
@@ -255,20 +300,23 @@ pub fn ipv6_transport(head: &[u8], offset: usize) -> (u8, u8, Option<usize>) {
         };
         proto = header[0];
     }
+    // Beyond the given bytes, or one more than is looked at.
+    start.note_missing(at + 8, key);
     (NO_NEXT_HEADER, frag, None)
 }
 
 /// Extracts type and code, and the fields of neighbour solicitations and advertisements (RFC 4861, 4.3 and 4.4).
-fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+fn icmpv6(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
     const SOLICITATION: u8 = 135;
     const ADVERTISEMENT: u8 = 136;
-    transport(head, offset, PROTO_ICMPV6, PROTO_ICMPV6, key)?;
-    let message = head.get(offset..).unwrap_or_default();
-    let is_neighbour = matches!(message, [SOLICITATION | ADVERTISEMENT, 0, ..]);
-    if let Some((fixed, options)) = message.split_first_chunk::<24>().filter(|_| is_neighbour) {
+    transport(start, offset, PROTO_ICMPV6, PROTO_ICMPV6, key)?;
+    if !matches!(fixed(start.head, offset), Some([SOLICITATION | ADVERTISEMENT, 0])) {
+        return Some(offset);
+    }
+    if let Some(fixed) = start.bytes::<ND_BYTES>(offset, key) {
         let [_, _, _, _, _, _, _, _, target @ ..] = *fixed;
         key.put_wide(wide_field::ND_TARGET, u128::from_be_bytes(target));
-        if !neighbour_options(options, key) {
+        if !neighbour_options(start, offset + ND_BYTES, key) {
             key.put_wide(wide_field::ND_TARGET, 0);
             key.put(field::LL_SRC, 0);
             key.put(field::LL_DST, 0);
@@ -279,28 +327,30 @@ fn icmpv6(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
 
 /// Extracts the link-layer addresses from a message's options, up to the first invalid one. False if an address occurs
 /// twice.
-fn neighbour_options(mut options: &[u8], key: &mut Key) -> bool {
-    while let [kind, units, ..] = *options {
+fn neighbour_options(start: Start<'_>, mut at: usize, key: &mut Key) -> bool {
+    loop {
+        // The shortest option has eight bytes.
+        let Some(&[kind, units, a, b, c, d, e, f]) = start.bytes(at, key) else { return true };
         let len = usize::from(units) * 8;
-        let Some(option) = options.get(..len).filter(|_| len > 0) else { return true };
-        options = &options[len..];
+        if len == 0 || at + len > start.frame_bytes {
+            return true;
+        }
+        at += len;
         let place = match kind {
-            1 => field::LL_SRC,
-            2 => field::LL_DST,
+            1 if len == 8 => field::LL_SRC,
+            2 if len == 8 => field::LL_DST,
             _ => continue,
         };
-        let &[_, _, a, b, c, d, e, f] = option else { continue };
         if key.get(place) != 0 {
             return false;
         }
         key.put(place, u64::from_be_bytes([0, 0, a, b, c, d, e, f]));
     }
-    true
 }
 
 /// Extracts ARP for Ethernet and IPv4 (RFC 826); for other kinds of ARP the key has only an EtherType.
-fn arp(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
-    let bytes: &[u8; 28] = fixed(head, offset)?;
+fn arp(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
+    let bytes: &[u8; 28] = start.bytes(offset, key)?;
     let (kind, addresses) = bytes.split_first_chunk::<8>()?;
     let [0, 1, 8, 0, 6, 4, high, low] = *kind else { return None };
     let operation = if high == 0 { low } else { 0 };
@@ -316,10 +366,10 @@ fn arp(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
 }
 
 /// Extracts the topmost MPLS entries, up to the bottom of the stack.
-fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+fn mpls(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
     const BOTTOM: u32 = 0x100;
     for (index, place) in [field::MPLS_0, field::MPLS_1, field::MPLS_2].into_iter().enumerate() {
-        let entry = u32::from_be_bytes(*fixed(head, offset + 4 * index)?);
+        let entry = u32::from_be_bytes(*start.bytes(offset + 4 * index, key)?);
         key.put(place, u64::from(entry));
         if entry & BOTTOM != 0 {
             break;
@@ -329,14 +379,16 @@ fn mpls(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
 }
 
 /// Extracts a network service header that is whole and of a known metadata type (RFC 8300, 2.2 to 2.5).
-fn nsh(head: &[u8], offset: usize, key: &mut Key) -> Option<usize> {
+fn nsh(start: Start<'_>, offset: usize, key: &mut Key) -> Option<usize> {
     const VERSION: u16 = 0xc000;
-    let &[a, b, md_type, next, path @ ..] = fixed::<8>(head, offset)?;
+    let &[a, b, md_type, next, path @ ..] = start.bytes::<8>(offset, key)?;
     let first = u16::from_be_bytes([a, b]);
     let len = 4 * usize::from(first & 0x3f);
-    let rest = head.get(offset..offset + len).filter(|_| first & VERSION == 0)?.get(8..)?;
+    if first & VERSION != 0 || len < 8 || offset + len > start.frame_bytes {
+        return None;
+    }
     let context = match md_type {
-        1 => u128::from_be_bytes(rest.try_into().ok()?),
+        1 if len == 24 => u128::from_be_bytes(*start.bytes(offset + 8, key)?),
         2 => 0,
         _ => return None,
     };

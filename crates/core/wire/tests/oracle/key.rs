@@ -10,7 +10,7 @@ use crate::packets::{any_packet, arp_packet, icmp_packet};
 
 fn key_of(bytes: &[u8]) -> Key {
     let mut key = Key(std::array::from_fn(|word| if word < PLAIN_KEY_WORDS { u64::MAX } else { 0 }));
-    extract(bytes, &Metadata::default(), &mut key);
+    extract(bytes, bytes.len(), &Metadata::default(), &mut key);
     key
 }
 

@@ -188,7 +188,7 @@ fn table(dice: &mut Dice) -> FlowModule {
         let (frame, metadata) =
             (dice.frame(), Metadata { in_port: 1 + dice.below(2) as u16, ..Metadata::default() });
         let metadata = Metadata { recirc_id: dice.below(u64::from(PASSES)) as u32, ..metadata };
-        let mut key = describe(&frame[..frame.len().min(128)], &metadata);
+        let mut key = describe(&frame, &metadata);
         let kind = FlowKey {
             recirc_id: key.recirc_id,
             in_port: key.in_port,

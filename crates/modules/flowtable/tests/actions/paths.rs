@@ -1,10 +1,10 @@
 //! Outputs of copies, and headers that are pushed on them.
 
 use lasthop_flow::{
-    Action, CheckLength, Conntrack, Ethernet, Hash, HashAlgorithm, Masked, Match, MplsTag, Ports, Rewrite,
-    SampleAction, Userspace, Vlan,
+    Action, CheckLength, Conntrack, Ethernet, Hash, HashAlgorithm, Masked, MplsTag, Rewrite, SampleAction,
+    Userspace, Vlan,
 };
-use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate, describe};
+use lasthop_flowtable::{FlowModule, FlowSelector, MeterRate};
 use lasthop_module_api::{DropReason, Mac, UpcallReason};
 use lasthop_wire::Offload;
 use lasthop_wire::key::CtWords;
@@ -167,7 +167,7 @@ fn recirculation_finds_flows_by_the_changed_packet() {
 }
 
 #[test]
-fn fields_that_a_tag_pushes_out_of_the_image_are_absent() {
+fn a_packet_whose_fields_a_tag_pushes_out_of_the_image_is_dropped() {
     // Destination options of 64 bytes: the UDP header ends 126 bytes into the frame, and 130 with a tag. The image has
     // 128.
     let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
@@ -176,13 +176,34 @@ fn fields_that_a_tag_pushes_out_of_the_image_are_absent() {
     frame.splice(54..54, [&[17, 7][..], &[0; 62]].concat());
     let push = Action::PushVlan(Vlan { tpid: 0x8100, tci: 0x1005 });
     let module = module(vec![push, Action::Recirc(1)]);
-    let asked = outcome(&module, &frame, Offload::default());
-    let (upcall, bytes) = &asked.upcalls[0];
-    let key = describe(bytes, &upcall.metadata);
-    assert_eq!((key.udp, key.vlans.len()), (Some(Ports::default()), 1));
-    install(&module, Match { key, mask: None }, vec![Action::Output(3)]);
-    module.settle(upcall.ticket);
-    assert_eq!(ports(&outcome(&module, &frame, Offload::default())), [3]);
+    install(&module, all_of(None, 1), vec![Action::Output(3)]);
+    install(&module, all_of(Some(0x86dd), 1), vec![Action::Output(3)]);
+    assert_eq!(outcome(&module, &frame, Offload::default()).drops, [DropReason::ActionImpossible]);
+}
+
+/// A flow that looks at ports would take the packet for one without, and so would the control plane.
+#[test]
+fn a_packet_whose_ports_are_behind_the_image_meets_no_flow_and_no_control_plane() {
+    let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+    let usual = Spec { net, ..Spec::plain() }.frame();
+    let with_options = |bytes: u8| {
+        let mut frame = usual.clone();
+        (frame[20], frame[19]) = (60, frame[19] + bytes);
+        let mut options = vec![0; bytes.into()];
+        (options[0], options[1]) = (17, bytes / 8 - 1);
+        frame.splice(54..54, options);
+        frame
+    };
+    let empty = FlowModule::for_workers(1);
+    let full = FlowModule::for_workers(1);
+    install(&full, all_of(Some(0x86dd), 0), vec![Action::Output(3)]);
+    for _ in 0..2 {
+        let sees = |module, bytes| outcome(module, &with_options(bytes), Offload::default());
+        assert_eq!(sees(&empty, 72).drops, [DropReason::ActionImpossible]);
+        assert_eq!(sees(&full, 72).drops, [DropReason::ActionImpossible]);
+        assert_eq!(ports(&sees(&full, 64)), [3]);
+    }
+    assert_eq!(outcome(&empty, &with_options(64), Offload::default()).upcalls.len(), 1);
 }
 
 #[test]

@@ -163,21 +163,23 @@ fn later_fragments_have_no_checksum_to_follow() {
 
 #[test]
 fn a_checksum_that_is_not_in_sight_forbids_other_addresses() {
-    // Destination options of 80 bytes: the UDP header begins 134 bytes into the frame, beyond the image's 128.
-    let mut frame =
-        Spec { net: Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 }, ..Spec::plain() }
-            .frame();
-    (frame[20], frame[18], frame[19]) = (60, 0, 108);
-    frame.splice(54..54, [&[17, 9][..], &[0; 78]].concat());
+    let behind = |options: u8| {
+        let net = Net::V6 { src: [1; 16], dst: [2; 16], label: 0, tclass: 0, hlimit: 9 };
+        let mut frame = Spec { net, ..Spec::plain() }.frame();
+        (frame[20], frame[18], frame[19]) = (60, 0, 28 + options);
+        let mut header = vec![0; options.into()];
+        (header[0], header[1]) = (17, options / 8 - 1);
+        frame.splice(54..54, header);
+        frame
+    };
     let rewrite = |src: [u8; 16], hlimit| {
         let value = Ipv6 { src: src.into(), hlimit, ..Ipv6::default() };
         let mask = Ipv6 { src: [0xff; 16].into(), hlimit: 0xff, ..Ipv6::default() };
         vec![Action::Set(Rewrite::Ipv6(Masked { value, mask }))]
     };
-    assert_eq!(result(rewrite([3; 16], 8), &frame), Err(DropReason::ActionImpossible));
-    assert_eq!(result(rewrite([1; 16], 8), &frame).map(|found| found[21]), Ok(8));
-    frame[54] = 60; // more options behind the first ones
-    assert_eq!(result(rewrite([3; 16], 8), &frame), Err(DropReason::ActionImpossible));
+    // The UDP header begins 134 bytes into the frame, beyond the image's 128, or ends 126 bytes into it.
+    assert_eq!(result(rewrite([3; 16], 8), &behind(80)), Err(DropReason::ActionImpossible));
+    assert_eq!(result(rewrite([3; 16], 8), &behind(64)).map(|found| found[21]), Ok(8));
 }
 
 #[test]

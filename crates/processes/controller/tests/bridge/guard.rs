@@ -197,6 +197,50 @@ fn link_local_addresses_can_be_listed_or_all_be_own() {
     assert_eq!(fates(&mut rig, &claim), [spoofed; 2], "without mac= there is no address made of it");
 }
 
+/// The packet with this extension header behind its IPv6 header.
+fn extended(frame: &[u8], kind: u8, mut header: Vec<u8>) -> Vec<u8> {
+    let (before, behind) = frame.split_at(54);
+    let mut before = before.to_vec();
+    (header[0], before[20]) = (before[20], kind);
+    let len = u16::from_be_bytes([before[18], before[19]]) + header.len() as u16;
+    before[18..20].copy_from_slice(&len.to_be_bytes());
+    [before, header, behind.to_vec()].concat()
+}
+
+/// Destination options of so many bytes.
+fn options(bytes: usize) -> Vec<u8> {
+    let mut header = vec![0; bytes];
+    header[1] = (bytes / 8 - 1) as u8;
+    header
+}
+
+#[test]
+fn claims_behind_the_bytes_that_are_read_do_not_pass() {
+    const DESTINATION: u8 = 60;
+    let mut rig = rig();
+    let unread = Some(DropReason::ActionImpossible);
+    let (rogue, spoofed) = (Some(DropReason::RogueServer), Some(DropReason::ArpSpoofed));
+    let advertisement = icmpv6(134, own6(), own6(), mac(1));
+    let claim = icmpv6(136, own6(), "fd00::2".parse().expect("an address"), mac(1));
+    let offer = udp6(own6(), (547, 546));
+    for (frame, reason) in [(&advertisement, rogue), (&claim, spoofed), (&offer, rogue)] {
+        assert_eq!(fates(&mut rig, &extended(frame, DESTINATION, options(24))), [reason; 2]);
+        assert_eq!(fates(&mut rig, &extended(frame, DESTINATION, options(72))), [unread; 2]);
+        let many = (0..10).fold(frame.clone(), |frame, _| extended(&frame, DESTINATION, options(8)));
+        assert_eq!(fates(&mut rig, &many), [unread; 2]);
+        // All of the first fragment is extension headers.
+        let first = vec![0, 0, 0, 1, 0, 0, 0, 7];
+        let split = extended(&extended(frame, DESTINATION, options(8)), 44, first);
+        assert_eq!(fates(&mut rig, &split[..54 + 16]), [unread; 2]);
+    }
+    let late = [&[200, 6][..], &[0; 46], &[2, 1], &mac(2)].concat();
+    assert_eq!(fates(&mut rig, &discovery(136, (own6(), own6()), &late)), [unread; 2]);
+    let early = [&[200, 6][..], &[0; 46]].concat();
+    assert_eq!(fates(&mut rig, &discovery(136, (own6(), own6()), &early)), [None; 2]);
+    let harmless = udp6(own6(), (5, 6));
+    assert_eq!(fates(&mut rig, &extended(&harmless, DESTINATION, options(56))), [None; 2]);
+}
+
 #[test]
 fn a_port_is_no_server_of_addresses_and_no_router() {
     let mut rig = rig();
@@ -229,7 +273,7 @@ proptest! {
     /// takes over all flows.
     #[test]
     fn flows_decide_as_the_controller_does(
-        packets in prop::collection::vec((0_u8..9, 0_u8..4, 0_u16..4), 1..30),
+        packets in prop::collection::vec((0_u8..12, 0_u8..4, 0_u16..4), 1..30),
         pair_flows_max in pair_flows_max(),
     ) {
         set_pair_flows_max(pair_flows_max);
@@ -246,6 +290,9 @@ proptest! {
                 5 => solicitation(Ipv6Addr::from(local), mac(port as u8)),
                 6 => icmpv6(136, own6(), Ipv6Addr::from(local), mac(1)),
                 7 => icmpv6(133, Ipv6Addr::from(local), v6, mac(1)),
+                8 => extended(&udp6(v6, (546 + port, 546)), 60, options(usize::from(last) * 24 + 8)),
+                9 => udp6(v6, (port / 2, port % 2)),
+                10 => icmpv6(port as u8, v6, v6, mac(1)),
                 _ => frame(mac(2), mac(1), &[&[0x88, 0xb5][..], &[last; 46]].concat()),
             }
         };

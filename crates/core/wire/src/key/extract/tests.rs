@@ -15,8 +15,31 @@ const METADATA: Metadata = Metadata {
 
 fn key_of(head: &[u8]) -> (Key, Offsets) {
     let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
-    let offsets = extract(head, &METADATA, &mut key);
+    let offsets = extract(head, head.len(), &METADATA, &mut key);
     (key, offsets)
+}
+
+/// Bytes of a frame that a switch looks at.
+const IMAGE_BYTES: usize = 128;
+
+/// The key of the frame's first bytes.
+fn key_of_image(frame: &[u8]) -> (Key, Offsets) {
+    let mut key = Key([u64::MAX; super::super::KEY_WORDS]);
+    let head = frame.get(..IMAGE_BYTES).unwrap_or(frame);
+    let offsets = extract(head, frame.len(), &METADATA, &mut key);
+    (key, offsets)
+}
+
+/// An IPv6 header of destination options, of a multiple of eight bytes.
+fn options(next: u8, bytes: usize) -> Vec<u8> {
+    let mut header = vec![0; bytes];
+    (header[0], header[1]) = (next, (bytes / 8 - 1) as u8);
+    header
+}
+
+/// A neighbour advertisement.
+fn advertisement(options: &[u8]) -> Vec<u8> {
+    [&[136, 0, 0, 0, 0, 0, 0, 0][..], &[0xfe; 16], options].concat()
 }
 
 fn frame(ethertype: u16, rest: &[u8]) -> Vec<u8> {
@@ -54,7 +77,7 @@ fn a_packet_without_ethernet_header_has_its_type_from_outside() {
     let bytes = &ipv4_packet(PROTO_UDP, [0, 0], &[0, 1, 0, 2, 0, 8, 0, 0])[14..];
     let mut key = Key::default();
     let metadata = Metadata { link: LinkLayer::None(ETHERTYPE_IPV4), ..METADATA };
-    let offsets = extract(bytes, &metadata, &mut key);
+    let offsets = extract(bytes, bytes.len(), &metadata, &mut key);
     use field::*;
     assert_eq!(fields(&key, [NO_ETHERNET, ETH_DST, ETH_TYPE, TP_SRC, TP_DST]), [1, 0, 0x0800, 1, 2]);
     assert_eq!(offsets, Offsets { network: 0, transport: 20 });
@@ -217,6 +240,99 @@ fn service_headers_count_if_they_are_whole() {
     assert_eq!(of(0x0fc1, 2, &context), nothing, "shorter than its base");
     assert_eq!(of(0x4fc6, 1, &context), nothing, "another version");
     assert_eq!(of(0x0fc6, 3, &context), nothing, "an unknown type");
+}
+
+#[test]
+fn headers_behind_the_image_are_told_from_absent_ones() {
+    let told = |frame: &[u8]| {
+        let key = key_of_image(frame).0;
+        (key.is_unread(), fields(&key, [field::IP_PROTO, field::TP_SRC]))
+    };
+    let far = |proto: u8, rest: &[u8]| ipv6_packet(DESTINATION, &[&options(proto, 72)[..], rest].concat());
+    assert_eq!(told(&far(PROTO_ICMPV6, &[134, 0, 0, 0, 0, 0, 0, 0])), (true, [58, 0]));
+    assert_eq!(
+        told(&far(PROTO_ICMPV6, &[134, 0, 0, 0, 0, 0, 0])),
+        (false, [58, 0]),
+        "the frame lacks it, too"
+    );
+    assert_eq!(told(&far(PROTO_UDP, &[2, 35, 2, 34, 0, 8, 0, 0])), (true, [17, 0]));
+    assert_eq!(told(&far(50, &[0; 40])), (false, [50, 0]), "the key has nothing of it");
+    let chain = [[DESTINATION, 0, 0, 0, 0, 0, 0, 0]; 10].concat();
+    assert_eq!(told(&ipv6_packet(DESTINATION, &chain)), (true, [59, 0]));
+}
+
+#[test]
+fn the_options_of_tcp_may_be_behind_the_image() {
+    let mut tcp = vec![0; 60];
+    (tcp[0], tcp[1], tcp[3], tcp[12], tcp[13]) = (1, 2, 22, 0xf0, 2);
+    let mut ip = vec![0; 60];
+    (ip[0], ip[8], ip[9]) = (0x4f, 64, PROTO_TCP);
+    let whole = frame(ETHERTYPE_IPV4, &[ip, tcp].concat());
+    let wanted = [0x102, 22, 2, 0];
+    let of = |key: &Key| fields(key, [field::TP_SRC, field::TP_DST, field::TCP_FLAGS, field::UNREAD]);
+    assert_eq!(of(&key_of_image(&whole).0), wanted);
+    let cut = &whole[..whole.len() - 1];
+    assert_eq!(of(&key_of_image(cut).0), [0; 4], "the frame lacks some of them");
+}
+
+#[test]
+fn options_of_discovery_behind_the_image_are_noted() {
+    let address = [2, 1, 2, 0, 0, 0, 0, 1];
+    let of = |unknown: usize, rest: &[u8]| {
+        let mut option = vec![0; unknown];
+        (option[0], option[1]) = (200, (unknown / 8) as u8);
+        let message = advertisement(&[&option[..], rest].concat());
+        let key = key_of_image(&ipv6_packet(PROTO_ICMPV6, &message)).0;
+        (key.is_unread(), key.get(field::LL_DST))
+    };
+    assert_eq!(of(40, &address), (false, 0x0200_0000_0001));
+    assert_eq!(of(48, &address), (true, 0));
+    assert_eq!(of(48, &[]), (false, 0), "nothing is missing");
+    assert_eq!(of(80, &[]), (false, 0), "nothing but a part that has no field");
+    assert_eq!(of(80, &address), (true, 0));
+}
+
+/// Parts of packets whose headers may end behind the image.
+fn long_packet() -> impl Strategy<Value = Vec<u8>> {
+    let extension = (prop::sample::select(vec![HOP_BY_HOP, ROUTING, DESTINATION, AUTHENTICATION]), 0_u8..6);
+    let proto = prop::sample::select(vec![PROTO_TCP, PROTO_UDP, PROTO_SCTP, PROTO_ICMPV6, 50, 59]);
+    let rest = prop::collection::vec(any::<u8>(), 0..80);
+    (prop::collection::vec(extension, 0..6), proto, 0_u8..16, 0_u8..6, rest).prop_map(
+        |(extensions, proto, tcp_len, unknown, mut rest)| {
+            if let (PROTO_TCP, Some(byte)) = (proto, rest.get_mut(12)) {
+                *byte = tcp_len << 4;
+            }
+            if proto == PROTO_ICMPV6 {
+                let mut option = vec![0; usize::from(unknown) * 8];
+                option.iter_mut().zip([200, unknown]).for_each(|(byte, value)| *byte = value);
+                rest = advertisement(&[&option[..], &[2, 1, 2, 0, 0, 0, 0, 1], &rest].concat());
+            }
+            let followers = extensions.iter().skip(1).map(|(kind, _)| *kind).chain([proto]);
+            let mut headers = Vec::new();
+            for ((kind, units), next) in extensions.iter().zip(followers) {
+                let bytes = if *kind == AUTHENTICATION { 4 * (units + 2) } else { 8 * (units + 1) };
+                let mut header = vec![0; bytes.into()];
+                (header[0], header[1]) = (next, *units);
+                headers.extend(header);
+            }
+            let first = extensions.first().map_or(proto, |(kind, _)| *kind);
+            ipv6_packet(first, &[headers, rest].concat())
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, ..ProptestConfig::default() })]
+
+    /// The key of an image is that of the whole frame, or says that fields are missing.
+    #[test]
+    fn an_image_is_enough_or_says_that_it_is_not(frame in long_packet()) {
+        let (of_image, of_frame) = (key_of_image(&frame), key_of(&frame));
+        prop_assert!(of_image.0.is_unread() || of_image == of_frame, "{:?} {:?}", of_image, of_frame);
+        if frame.len() <= IMAGE_BYTES {
+            prop_assert!(!of_image.0.is_unread());
+        }
+    }
 }
 
 proptest! {

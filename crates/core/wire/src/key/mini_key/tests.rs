@@ -16,7 +16,7 @@ const METADATA: Metadata = Metadata {
 
 fn key_of(head: &[u8]) -> Key {
     let mut key = Key::default();
-    extract(head, &METADATA, &mut key);
+    extract(head, head.len(), &METADATA, &mut key);
     key
 }
 
@@ -141,7 +141,7 @@ proptest! {
         let is_usual = extract_usual4(&packet, 5, &mut quick);
         prop_assert_eq!(is_usual, has_brief4(&packet) && !is_tagged);
         if is_usual {
-            extract(&packet, &Metadata { in_port: 5, ..Metadata::default() }, &mut whole);
+            extract(&packet, packet.len(), &Metadata { in_port: 5, ..Metadata::default() }, &mut whole);
             prop_assert_eq!(quick, whole);
         }
     }
