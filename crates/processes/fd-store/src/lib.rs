@@ -1,12 +1,14 @@
 //! The descriptors that the service manager keeps for the next supervisor, should this one end: systemd's store of descriptors.
+//! Beside it, the supervisor's copies of guests' sessions, for the next switch process and for these records.
 //!
 //! **Purpose.** A [`RecordStore`] keeps records, and the descriptors that these name, up to date in the manager. [`Inherited`] has the
-//! descriptors that the manager gave to this process.
+//! descriptors that the manager gave to this process. A [`SavedGuestSession`] has copies of a session's descriptors and its last
+//! reported state. It decides whether another switch process may take the session over.
 //!
 //! **Contract.** A record is rewritten in place, so the manager receives only new descriptors. If a process is killed
 //! at any moment, its records are complete, and at worst some descriptors are in no record.
 //!
-//! **Not checked.** The text of records.
+//! **Not checked.** The text of records. The content of a session's state: the switch process that takes it over checks that.
 //!
 //! **Threading.** All values belong to one thread.
 //!
@@ -18,18 +20,22 @@
 //!
 //! **Bounds.** The manager hands all names over in one environment variable, whose length Linux limits. So the bytes of all
 //! names are bounded (`NAMES_BYTES_MAX`), beside the number of descriptors that the manager takes. Numbers are used again,
-//! and numbers from 1000 on have short names.
+//! and numbers from 1000 on have short names. A session has at most 256 KiB of state, and twice the descriptors
+//! that its port's queues need. It is given up after two deaths in a row during a takeover, or five within 250 ms after one
+//! (`saved_session.rs`).
 #![deny(unsafe_code)] // files called sys.rs alone may have some
 
 mod identity;
 mod inherited;
 mod names;
 mod record;
+mod saved_session;
 mod sys;
 
 pub use identity::FdIdentity;
 pub use inherited::Inherited;
 pub use record::TEXT_BYTES_MAX;
+pub use saved_session::{NotKept, SavedGuestSession, SavedSessionRecord, SessionParts, SessionVersion};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

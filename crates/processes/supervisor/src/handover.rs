@@ -6,11 +6,11 @@ use log::{info, warn};
 
 use lasthop_api::orders::Answer;
 use lasthop_children::ChildProgram;
+use lasthop_fd_store::SavedGuestSession;
 use lasthop_listeners::Caller;
 use lasthop_runtime::fault::Fault;
 
 use super::ports::Ports;
-use super::saved_session::SavedSession;
 use super::successor::{Successor, SuccessorSetup};
 use super::upgrade::{RestOutcome, UpgradeParams};
 use super::{Outputs, Supervisor};
@@ -45,7 +45,7 @@ impl Supervisor {
     /// Has the new switch process continue; it knows the sessions in `setup`.
     fn succeed(&mut self, successor: Successor, program: ChildProgram, setup: &SuccessorSetup) {
         let predecessor = self.out.switch_process.process.replace(successor, program);
-        self.ports.sessions.saved.values_mut().for_each(SavedSession::begin_anew);
+        self.ports.sessions.saved.values_mut().for_each(SavedGuestSession::begin_anew);
         self.fail_waiting();
         if !setup.keeps_flows {
             // It would not record changes of flows. Not earlier: a refused upgrade changes nothing.

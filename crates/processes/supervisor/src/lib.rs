@@ -58,7 +58,6 @@ mod records;
 mod reports;
 mod requested;
 mod requests;
-mod saved_session;
 mod scheduler;
 mod sessions;
 mod showing;

@@ -23,7 +23,7 @@ use lasthop_api::report::ConfigReport;
 use lasthop_api::switches;
 use lasthop_children::{await_end, is_process};
 use lasthop_config::plan::{Plan, Step};
-use lasthop_fd_store::{Inherited, RecordKey};
+use lasthop_fd_store::{Inherited, RecordKey, SavedGuestSession};
 use lasthop_listeners::ListenSocket;
 use lasthop_port_counters::LifetimeCounters;
 use lasthop_runtime::fault::Fault;
@@ -32,7 +32,6 @@ use super::flows::KeptFlows;
 use super::port::Port;
 use super::ports::Ports;
 use super::records::{ConfiguredNames, HeadRecord, PortRecord, RECORD_VERSION};
-use super::saved_session::SavedSession;
 use super::switch_table::SwitchTable;
 use super::{Outputs, RunSettings, Supervisor};
 
@@ -235,7 +234,12 @@ impl Ports {
                 .insert(number, LifetimeCounters::of_kept(book.into_trusted(), &past, since_ms));
         }
         if let Some(record) = saved_session {
-            match SavedSession::of_kept(record, inherited, &port.arrears.begin(), port.spec.common.queues) {
+            match SavedGuestSession::of_kept(
+                record,
+                inherited,
+                &port.arrears.begin(),
+                port.spec.common.queues,
+            ) {
                 Some(saved_session) => {
                     port.attached(saved_session.attachment(), Instant::now());
                     port.meet(saved_session.connection());
@@ -266,7 +270,7 @@ impl Ports {
         let (origin, queues) = (Origin::new(&format!("port {}", spec.name())), spec.common.queues);
         let saved_session = record
             .saved_session
-            .and_then(|saved_session| SavedSession::of_kept(saved_session, inherited, &origin, queues));
+            .and_then(|saved_session| SavedGuestSession::of_kept(saved_session, inherited, &origin, queues));
         if let Some(saved_session) = saved_session {
             saved_session.hang_up();
         }

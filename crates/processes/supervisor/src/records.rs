@@ -10,7 +10,7 @@ use lasthop_api::fdb::StaticEntry;
 use lasthop_api::leases::PortLeases;
 use lasthop_api::port::{Maker, Name, PortBackend, PortCommon, PortSpec, VhostUserBackend, VnicForm};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
-use lasthop_fd_store::FdIdentity;
+use lasthop_fd_store::{FdIdentity, SavedSessionRecord};
 
 /// Version of the records. A supervisor of another version starts over.
 pub(super) const RECORD_VERSION: u64 = 1;
@@ -106,16 +106,6 @@ impl PortRecord {
     pub(super) fn spec(&self) -> &PortSpec {
         self.device.as_ref().unwrap_or(&self.spec.0)
     }
-}
-
-/// The record of a guest's session.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct SavedSessionRecord {
-    pub(super) attachment: u64,
-    pub(super) connection: FdIdentity,
-    pub(super) memory: FdIdentity,
-    pub(super) session: Value,
-    pub(super) fds: BTreeMap<u32, FdIdentity>,
 }
 
 #[cfg(test)]

@@ -10,14 +10,13 @@ use serde_json::Value;
 
 use lasthop_api::orders::{Order, Report, Request};
 use lasthop_children::RunningChild;
-use lasthop_fd_store::{RecordKey, RecordStore};
+use lasthop_fd_store::{NotKept, RecordKey, RecordStore, SavedGuestSession, SessionParts, SessionVersion};
 use lasthop_runtime::descriptors;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::ipc::FRAME_FDS_MAX;
 
 use super::port_table::PortTable;
 use super::question::OrderPurpose;
-use super::saved_session::{NotKept, SavedSession, SessionParts, SessionVersion};
 use super::switch_process::SwitchProcess;
 
 /// How long a session waits at most for room for copies of its descriptors, and the pause between two tries. Copies
@@ -42,7 +41,7 @@ struct Last {
 /// By port: the session that the next switch process continues.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    pub(super) saved: BTreeMap<u32, SavedSession>,
+    pub(super) saved: BTreeMap<u32, SavedGuestSession>,
     last_attachment: u64,
     waiting: Option<WaitingForRoom>,
 }
@@ -64,7 +63,7 @@ impl Sessions {
     }
 
     /// Adds a session that another supervisor kept.
-    pub(super) fn inherit(&mut self, number: u32, saved_session: SavedSession) {
+    pub(super) fn inherit(&mut self, number: u32, saved_session: SavedGuestSession) {
         self.last_attachment = self.last_attachment.max(saved_session.attachment());
         self.saved.insert(number, saved_session);
     }
@@ -107,7 +106,7 @@ impl Sessions {
         store: &mut RecordStore,
     ) -> Vec<ForeignFd> {
         let Some(port) = ports.all.get(&number) else { return vec![connection] };
-        let made = SavedSession::new(attachment, &connection, port.spec.common.queues);
+        let made = SavedGuestSession::new(attachment, &connection, port.spec.common.queues);
         match made.and_then(|saved_session| Ok((saved_session.memory()?, saved_session))) {
             Ok((memory, saved_session)) => {
                 self.saved.insert(number, saved_session);
@@ -123,7 +122,7 @@ impl Sessions {
     }
 
     /// A session that is about to change.
-    fn session_of(&mut self, attachment: u64, store: &mut RecordStore) -> Option<&mut SavedSession> {
+    fn session_of(&mut self, attachment: u64, store: &mut RecordStore) -> Option<&mut SavedGuestSession> {
         let mut saved_sessions = self.saved.iter_mut();
         let (number, saved_session) =
             saved_sessions.find(|(_, saved_session)| saved_session.attachment() == attachment)?;
@@ -210,7 +209,7 @@ impl Sessions {
         if self.saved.is_empty() {
             return;
         }
-        let is_known = |(number, saved_session): &(&u32, &SavedSession)| {
+        let is_known = |(number, saved_session): &(&u32, &SavedGuestSession)| {
             known.get(number) == Some(&saved_session.session_version())
         };
         let (ready, others): (Vec<_>, Vec<_>) = self.saved.iter().partition(is_known);
@@ -245,7 +244,7 @@ impl Sessions {
             return;
         }
         for (number, attachment) in waiting.sessions {
-            if self.saved.get(&number).map(SavedSession::attachment) == attachment {
+            if self.saved.get(&number).map(SavedGuestSession::attachment) == attachment {
                 self.hand_over_one(number, waiting.until, ports, switch, store);
             }
         }
@@ -261,7 +260,7 @@ impl Sessions {
     ) {
         match self.takeover_parts(number, ports) {
             Some(Ok((parts, Last { name, attachment, session, fds }))) => {
-                self.saved.get_mut(&number).into_iter().for_each(SavedSession::is_handed_over);
+                self.saved.get_mut(&number).into_iter().for_each(SavedGuestSession::is_handed_over);
                 parts.into_iter().for_each(|(numbers, fds)| switch.bring(attachment, numbers, fds));
                 let order = Order::TakeOver { name, attachment, session };
                 switch.order_with(order, fds, OrderPurpose::TakenOver { port: number, attachment }, None);
@@ -269,7 +268,7 @@ impl Sessions {
             Some(Err(error)) if descriptors::is_full(&error) && Instant::now() < until => {
                 warn!(limited = true; "a guest waits to be continued: {error}; raise the limit of open files (LimitNOFILE=, ulimit -n)");
                 let next = Instant::now() + ROOM_PAUSE;
-                let attachment = self.saved.get(&number).map(SavedSession::attachment);
+                let attachment = self.saved.get(&number).map(SavedGuestSession::attachment);
                 let waiting = WaitingForRoom { sessions: Vec::new(), next, until };
                 self.waiting.get_or_insert(waiting).sessions.push((number, attachment));
             }
@@ -330,7 +329,7 @@ impl Sessions {
 /// Gives a session up: its guest has to reconnect.
 fn give_up(
     number: u32,
-    saved_session: SavedSession,
+    saved_session: SavedGuestSession,
     why: &str,
     ports: &mut PortTable,
     store: &mut RecordStore,

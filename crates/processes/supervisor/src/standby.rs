@@ -17,13 +17,13 @@ use log::{info, warn};
 
 use lasthop_api::orders::{Answer, Report, STATE_VERSION};
 use lasthop_api::settings::StandbyMode;
+use lasthop_fd_store::SessionVersion;
 use lasthop_runtime::clock::{Pause, earlier};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::Interest;
 
 use super::Outputs;
 use super::ports::Ports;
-use super::saved_session::SessionVersion;
 use super::source::Source;
 use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;

@@ -12,29 +12,29 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use lasthop_fd_store::{FdIdentity, Inherited, RecordContents};
 use lasthop_foreign::{ForeignFd, Origin, is_eventfd, is_memory, is_unix_socket};
 use lasthop_vhost::{MEMORY_SLOTS_MAX, SessionMemory};
 use rustix::net::{Shutdown, shutdown};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-use super::records::SavedSessionRecord;
+use crate::{FdIdentity, Inherited, RecordContents};
 
 /// Switch processes in a row that may die while they take a session over; then its guest has to reconnect.
 const UNANSWERED_MAX: u32 = 2;
 /// Same for those that die soon afterwards, of this session or another one.
 const YOUNG_MAX: u32 = 5;
 /// Age at which a switch process with a session is safe from it.
-pub(super) const PROOF: Duration = Duration::from_millis(250);
+const PROOF: Duration = Duration::from_millis(250);
 
 /// Bytes of a session as JSON: twice those of one with all rings and memory slots, and less than a record of the next
 /// supervisor has room for.
 const SESSION_BYTES_MAX: usize = 256 * 1024;
 
-/// One session.
+/// The copy of one session.
 #[derive(Debug)]
-pub(super) struct SavedSession {
+pub struct SavedGuestSession {
     attachment: u64,
     connection: ForeignFd,
     memory: ForeignFd,
@@ -62,9 +62,13 @@ enum Takeover {
     Since(Instant),
 }
 
-impl SavedSession {
-    /// A copy for a connection that is about to be passed to the switch, for a port with this many queue pairs.
-    pub(super) fn new(attachment: u64, connection: &ForeignFd, queues: u16) -> io::Result<Self> {
+impl SavedGuestSession {
+    /// A copy for a connection that is about to be passed to the switch, for a port with this many queue pairs. `attachment`:
+    /// the number of the connection, which no other one has.
+    ///
+    /// # Errors
+    /// The process or the system has no descriptor or memory left.
+    pub fn new(attachment: u64, connection: &ForeignFd, queues: u16) -> io::Result<Self> {
         Ok(Self {
             attachment,
             connection: connection.try_clone()?,
@@ -80,8 +84,8 @@ impl SavedSession {
     }
 
     /// A session that another supervisor kept. `None` if the connection or the memory is missing: it cannot be taken
-    /// over then.
-    pub(super) fn of_kept(
+    /// over then. Its descriptors count as those of `origin`.
+    pub fn of_kept(
         record: SavedSessionRecord,
         inherited: &Inherited,
         origin: &Origin,
@@ -110,8 +114,11 @@ impl SavedSession {
         })
     }
 
-    /// The record from which another supervisor can continue.
-    pub(super) fn record<'a>(&'a self, contents: &mut RecordContents<'a>) -> io::Result<SavedSessionRecord> {
+    /// The record from which another supervisor can continue. Its descriptors are added to `contents`.
+    ///
+    /// # Errors
+    /// The identity of a descriptor cannot be determined ([`FdIdentity::of`]).
+    pub fn record<'a>(&'a self, contents: &mut RecordContents<'a>) -> io::Result<SavedSessionRecord> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, contents.name(fd)?)));
         Ok(SavedSessionRecord {
             attachment: self.attachment,
@@ -122,16 +129,21 @@ impl SavedSession {
         })
     }
 
-    pub(super) fn connection(&self) -> &ForeignFd {
+    /// The connection to the guest's front end.
+    pub fn connection(&self) -> &ForeignFd {
         &self.connection
     }
 
-    pub(super) fn attachment(&self) -> u64 {
+    /// The number of the connection.
+    pub fn attachment(&self) -> u64 {
         self.attachment
     }
 
     /// A copy of the memory's descriptor, for the switch.
-    pub(super) fn memory(&self) -> io::Result<ForeignFd> {
+    ///
+    /// # Errors
+    /// The process or the system has no descriptor left.
+    pub fn memory(&self) -> io::Result<ForeignFd> {
         self.memory.try_clone()
     }
 
@@ -139,7 +151,7 @@ impl SavedSession {
     ///
     /// # Errors
     /// Descriptors that no session can have: the process that sent them is not to be trusted.
-    pub(super) fn keep(&mut self, numbers: Vec<u32>, fds: Vec<ForeignFd>) -> Result<(), NotKept> {
+    pub fn keep(&mut self, numbers: Vec<u32>, fds: Vec<ForeignFd>) -> Result<(), NotKept> {
         if !fds.iter().all(|fd| may_be_kept(fd.as_fd())) {
             return Err(NotKept::Kind);
         }
@@ -153,7 +165,7 @@ impl SavedSession {
     ///
     /// # Errors
     /// A state that no session has: the switch process is not to be trusted.
-    pub(super) fn tell(&mut self, session: Value, numbers: &[u32]) -> Result<(), NotKept> {
+    pub fn tell(&mut self, session: Value, numbers: &[u32]) -> Result<(), NotKept> {
         if session.to_string().len() > SESSION_BYTES_MAX {
             return Err(NotKept::TooLong);
         }
@@ -165,7 +177,7 @@ impl SavedSession {
 
     /// Handles the death of its switch process. Returns false if the session may have killed that and earlier ones, too
     /// often. `is_next`: it is the first session that was ordered and not taken over yet.
-    pub(super) fn survives(&mut self, is_next: bool) -> bool {
+    pub fn survives(&mut self, is_next: bool) -> bool {
         match std::mem::replace(&mut self.takeover, Takeover::None) {
             Takeover::Ordered => self.unanswered += u32::from(is_next),
             Takeover::Since(since) if since.elapsed() < PROOF => {
@@ -179,27 +191,30 @@ impl SavedSession {
     }
 
     /// Handles the regular end of its switch process.
-    pub(super) fn begin_anew(&mut self) {
+    pub fn begin_anew(&mut self) {
         (self.takeover, self.unanswered, self.young) = (Takeover::None, 0, 0);
     }
 
     /// Whether the present switch has an open order to take it over.
-    pub(super) fn is_told(&self) -> bool {
+    pub fn is_told(&self) -> bool {
         self.takeover == Takeover::Ordered
     }
 
     /// Notes that the switch took it over.
-    pub(super) fn is_taken_over(&mut self) {
+    pub fn is_taken_over(&mut self) {
         self.takeover = Takeover::Since(Instant::now());
     }
 
     /// The session and its version: a process that knows this version knows its present state.
-    pub(super) fn session_version(&self) -> SessionVersion {
+    pub fn session_version(&self) -> SessionVersion {
         SessionVersion { attachment: self.attachment, changes: self.changes }
     }
 
     /// Copies of everything for the next switch: session, connection and memory, and the numbered descriptors.
-    pub(super) fn session_parts(&self) -> io::Result<SessionParts> {
+    ///
+    /// # Errors
+    /// The process or the system has no descriptor left.
+    pub fn session_parts(&self) -> io::Result<SessionParts> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         Ok(SessionParts {
             session: self.session.clone(),
@@ -210,44 +225,62 @@ impl SavedSession {
     }
 
     /// Notes the order to take it over.
-    pub(super) fn is_handed_over(&mut self) {
+    pub fn is_handed_over(&mut self) {
         self.takeover = Takeover::Ordered;
     }
 
     /// Ends the connection, of which others may have copies.
-    pub(super) fn hang_up(self) {
+    pub fn hang_up(self) {
         self.end_connection();
     }
 
     /// Same; the process that serves the session notices the end.
-    pub(super) fn end_connection(&self) {
+    pub fn end_connection(&self) {
         let _ = shutdown(&self.connection, Shutdown::Both);
     }
 }
 
 /// A state of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SessionVersion {
-    pub(super) attachment: u64,
+pub struct SessionVersion {
+    /// The number of the connection.
+    pub attachment: u64,
     changes: u64,
 }
 
 /// The parts of a session for the next switch.
 #[derive(Debug)]
-pub(super) struct SessionParts {
-    pub(super) session: Value,
-    pub(super) connection: ForeignFd,
-    pub(super) memory: ForeignFd,
-    pub(super) fds: Vec<(u32, ForeignFd)>,
+pub struct SessionParts {
+    /// The last report of a switch process; `Null` before the front end has sent anything.
+    pub session: Value,
+    /// The connection to the front end.
+    pub connection: ForeignFd,
+    /// The memory with marks of work in progress.
+    pub memory: ForeignFd,
+    /// The descriptors from the front end, by the numbers in the report.
+    pub fds: Vec<(u32, ForeignFd)>,
 }
 
-/// Why descriptors are refused.
+/// The record of a guest's session.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct SavedSessionRecord {
+    attachment: u64,
+    connection: FdIdentity,
+    memory: FdIdentity,
+    session: Value,
+    fds: BTreeMap<u32, FdIdentity>,
+}
+
+/// Why descriptors or a state are refused.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub(super) enum NotKept {
+pub enum NotKept {
+    /// A descriptor is of a kind that no session has.
     #[error("it handed over a descriptor that is neither memory nor an eventfd nor a UNIX socket")]
     Kind,
+    /// There are more descriptors than this.
     #[error("it handed over more than {0} descriptors of one session")]
     TooMany(usize),
+    /// The state has too many bytes.
     #[error("it reported a session of more than {SESSION_BYTES_MAX} bytes")]
     TooLong,
 }
@@ -265,7 +298,7 @@ fn fds_max(queues: u16) -> usize {
 }
 
 /// Number of a port's rings, including a control ring.
-pub(crate) fn rings(queues: u16) -> u16 {
+fn rings(queues: u16) -> u16 {
     queues.saturating_mul(2).saturating_add(1)
 }
 
@@ -274,9 +307,9 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixStream;
 
-    fn saved_session() -> (SavedSession, UnixStream) {
+    fn saved_session() -> (SavedGuestSession, UnixStream) {
         let (ours, theirs) = UnixStream::pair().expect("a pair");
-        (SavedSession::new(1, &ours.into(), 1).expect("a saved session"), theirs)
+        (SavedGuestSession::new(1, &ours.into(), 1).expect("a saved session"), theirs)
     }
 
     #[test]
