@@ -56,7 +56,10 @@ pub(crate) fn udp(
     let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
-    let socket: OwnedFd = socket.map_err(failed("make a UDP socket"))?;
+    let socket: OwnedFd = socket.map_err(|error| match error {
+        Errno::AFNOSUPPORT => OpenError::NoIpv6(name.to_owned()),
+        error => failed("make a UDP socket")(error),
+    })?;
     let options = [
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0),
         (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
