@@ -47,7 +47,7 @@ impl World {
             index: 2 * queue_pairs_max,
             queue_pairs_max,
             granted: None,
-            is_polled: input.bool(),
+            is_polled: pairs > 127,
             error: None,
             pace: ControlPace::default(),
         };

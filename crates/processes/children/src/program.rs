@@ -110,17 +110,22 @@ mod tests {
 
     use super::*;
 
+    /// By another process: a file that this one writes cannot be started while a child of another test has its descriptor.
+    fn copy(program: &str, to: &Path) {
+        assert!(Command::new("cp").arg(program).arg(to).status().expect("run").success());
+    }
+
     #[test]
     fn a_program_that_was_opened_runs_when_another_file_has_its_path() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("program");
-        std::fs::copy("/bin/true", &path).expect("copied");
+        copy("/bin/true", &path);
         let program = ChildProgram::open(&path).expect("opened");
         let runs =
             |program: &ChildProgram| Command::new(program.start_path()).status().expect("run").success();
         assert!(runs(&program));
         let other = dir.path().join("other");
-        std::fs::copy("/bin/false", &other).expect("copied");
+        copy("/bin/false", &other);
         std::fs::rename(&other, &path).expect("replaced");
         assert!(runs(&program), "the file that was opened");
         assert!(!runs(&ChildProgram::open(&path).expect("opened")), "that of the path is another one");
@@ -130,11 +135,11 @@ mod tests {
 
     #[test]
     fn a_script_is_started_by_its_descriptor_too() {
-        use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("script");
-        std::fs::write(&path, "#!/bin/sh\nexit 7\n").expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("made executable");
+        let (text, path) = (dir.path().join("text"), dir.path().join("script"));
+        std::fs::write(&text, "#!/bin/sh\nexit 7\n").expect("written");
+        let install = Command::new("install").args(["-m", "755"]).args([&text, &path]).status();
+        assert!(install.expect("run").success());
         let program = ChildProgram::open(&path).expect("opened");
         std::fs::remove_file(&path).expect("removed");
         assert_eq!(Command::new(program.start_path()).status().expect("run").code(), Some(7));
