@@ -32,7 +32,7 @@ const START_LOOKS: u32 = 30;
 /// Pause between two checks of a process that owes nothing: while it works, and while it is idle.
 const WORKING_ROUND: Duration = Duration::from_secs(2);
 const IDLE_ROUND: Duration = Duration::from_secs(32);
-/// CPU time since the last question above which a process counts as working. An answer takes some 50 us.
+/// CPU time since the last answer above which a process counts as working.
 const WORK_NS: u64 = 1_000_000;
 
 /// The watch over a process.
@@ -44,8 +44,10 @@ pub struct Liveness {
     is_owed: bool,
     looks: u32,
     round: Duration,
-    /// Its CPU time at the last question.
+    /// Its CPU time at the last answer to a question, or at the last question.
     cpu_ns: u64,
+    /// Whether it was asked although it owed nothing, and has sent no message since.
+    is_asked: bool,
     /// The number of the last process that has begun to serve.
     begun: u64,
     /// The number of the last process that was killed because it did not answer.
@@ -54,7 +56,16 @@ pub struct Liveness {
 
 impl Default for Liveness {
     fn default() -> Self {
-        Self { next: None, is_owed: false, looks: 0, round: WORKING_ROUND, cpu_ns: 0, begun: 0, ended: 0 }
+        Self {
+            next: None,
+            is_owed: false,
+            looks: 0,
+            round: WORKING_ROUND,
+            cpu_ns: 0,
+            is_asked: false,
+            begun: 0,
+            ended: 0,
+        }
     }
 }
 
@@ -67,10 +78,18 @@ impl Liveness {
     }
 
     /// Notes a message; returns whether there had been none for long.
-    pub fn lives(&mut self, now: Instant) -> bool {
+    fn lives(&mut self, now: Instant) -> bool {
         let was_deaf = self.is_deaf();
         (self.is_owed, self.looks, self.next) = (false, 0, Some(now + self.round));
         was_deaf
+    }
+
+    /// Notes its CPU time if it has just answered a question. On a machine without idle CPUs an answer may take as long as
+    /// work does, and would be followed by a question without end.
+    fn note_answer(&mut self, cpu_ns: impl FnOnce() -> u64) {
+        if std::mem::take(&mut self.is_asked) {
+            self.cpu_ns = cpu_ns();
+        }
     }
 
     /// Notes that it is at work, though it still owes a sign of life; returns whether there had been no message for long.
@@ -86,7 +105,7 @@ impl Liveness {
         // Another process has started at zero.
         let has_worked = cpu_ns < self.cpu_ns || cpu_ns - self.cpu_ns >= WORK_NS;
         if has_worked {
-            (self.cpu_ns, self.round) = (cpu_ns, WORKING_ROUND);
+            (self.cpu_ns, self.round, self.is_asked) = (cpu_ns, WORKING_ROUND, true);
         } else {
             self.round = IDLE_ROUND;
             self.next = Some(now + self.round);
@@ -195,6 +214,15 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
         step
     }
 
+    /// Notes a message of the process, after which it owes none.
+    pub fn note_life(&self, liveness: &mut Liveness) {
+        let was_deaf = liveness.lives(Instant::now());
+        if let Some(pid) = self.pid() {
+            liveness.note_answer(|| procfs::cpu_ns(pid));
+        }
+        self.note_voice(was_deaf);
+    }
+
     /// Logs that a process which `was_deaf` has sent something.
     pub fn note_voice(&self, was_deaf: bool) {
         if let Some(pid) = self.pid().filter(|_| was_deaf) {
@@ -239,6 +267,23 @@ mod tests {
         assert_eq!(looks(&[10, 20, 30]), [(2, true), (2, true), (2, true)]);
         assert_eq!(looks(&[0, 9, 18, 18]), [(2, false), (32, true), (2, true), (2, false)]);
         assert_eq!(looks(&[50, 1, 1]), [(2, true), (2, true), (2, false)], "another process");
+    }
+
+    #[test]
+    fn an_answer_is_no_work_however_long_it_takes() {
+        let (mut liveness, mut now) = (Liveness::default(), Instant::now());
+        let mut cpu_ns = 0;
+        let mut look = |worked_ns: u64, answer_ns: u64| {
+            cpu_ns += worked_ns;
+            liveness.lives(now);
+            liveness.note_answer(|| cpu_ns + answer_ns);
+            now = liveness.due().expect("a look");
+            cpu_ns += answer_ns;
+            liveness.is_to_ask(cpu_ns, now)
+        };
+        assert!(look(9_000_000, 0), "it has worked");
+        assert!(!look(0, 9_000_000), "it has answered");
+        assert!(look(9_000_000, 0), "it works again");
     }
 
     #[test]

@@ -76,9 +76,10 @@ impl Driver {
 
     /// Notes the answer to a question for a sign of life; later orders need another one.
     pub(super) fn note_life(&mut self, round: u64) {
-        let was_deaf =
-            if round == self.orders { self.liveness.lives(Instant::now()) } else { self.liveness.works() };
-        self.process.note_voice(was_deaf);
+        match round == self.orders {
+            true => self.process.note_life(&mut self.liveness),
+            false => self.note_progress(),
+        }
     }
 
     /// Notes that the process executes orders.

@@ -226,8 +226,7 @@ impl SwitchProcess {
 
     /// Notes that the process has sent something, or is another one.
     pub(super) fn note_life(&mut self) {
-        let was_deaf = self.liveness.lives(Instant::now());
-        self.process.note_voice(was_deaf);
+        self.process.note_life(&mut self.liveness);
     }
 
     /// Checks a process that owes a sign of life, if it is due. A process that `is_busy` may take longer. Returns
