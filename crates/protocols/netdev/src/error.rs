@@ -100,6 +100,7 @@ impl OpenError {
             Self::NotPermitted { .. } | Self::Xdp(XdpError::Permission) => Errno::PERM,
             Self::Busy(_) => Errno::BUSY,
             Self::PortTaken { .. } => Errno::ADDRINUSE,
+            Self::NoIpv6(_) => Errno::AFNOSUPPORT,
             Self::NoTaps | Self::OldKernel(_) => Errno::OPNOTSUPP,
             Self::System { error, .. } => *error,
             Self::BadName(_)
