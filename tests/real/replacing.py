@@ -79,6 +79,14 @@ def send_for_ever(port):
     return f"while :; do cat /bin/busybox; done | nc {OUTSIDE} {port}"
 
 
+def is_program(fd):
+    """Whether a descriptor is of a program of this name."""
+    try:
+        return fd.readlink().name == "lasthop"
+    except OSError:  # it was closed meanwhile
+        return True
+
+
 class Crew(Started):
     """The switch and its guests, of the given kinds.
 
@@ -180,8 +188,8 @@ class Crew(Started):
         return found
 
     def descriptors(self):
-        """The number of descriptors of each of them."""
-        return {role: len(os.listdir(f"/proc/{pid}/fd")) for role, pid in sorted(self.processes().items())}
+        """The number of descriptors of each of them, but for that of the program that the supervisor was last told to upgrade to."""
+        return {role: sum(not is_program(fd) for fd in pathlib.Path(f"/proc/{pid}/fd").iterdir()) for role, pid in sorted(self.processes().items())}
 
     def hear_more(self):
         before = self.numbered.look()
