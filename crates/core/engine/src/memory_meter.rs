@@ -129,9 +129,6 @@ pub(crate) struct Sampling {
 
 /// One visit in this many is metered.
 const VISITS_SHARE: u32 = 64;
-/// Of those to empty rings, one in this many: a thread that polls makes ten of them in the time that metering takes, and a
-/// packet that comes meanwhile waits. Page faults of the others are counted by the next lap.
-const EMPTY_VISITS_SHARE: u32 = 64;
 /// One delivery in this many of packets that waited for receive buffers is metered: it may be larger than a visit.
 const DRAINS_SHARE: u32 = 8;
 /// A round that takes longer, in ns, may have waited for a guest's memory, if its thread waited at all, and had a page fault.
@@ -147,40 +144,30 @@ impl Sampling {
         Self { random: seed as u32 | 1, all_until_ns: 0, seen, cost: 0, alarms: 0 }
     }
 
-    /// The weight of the next visit, to a ring that may be empty; 0 if it is not metered. No guest can predict it.
+    /// The weight of the next visit; 0 if it is not metered. No guest can predict it.
     #[inline]
-    pub(crate) fn of_visit(&mut self, now_ns: u64, is_empty: impl FnOnce() -> bool) -> u64 {
-        self.weight(now_ns, VISITS_SHARE, is_empty)
+    pub(crate) fn of_visit(&mut self, now_ns: u64) -> u64 {
+        self.weight(now_ns, VISITS_SHARE)
     }
 
     /// The weight of the next delivery of packets that waited for receive buffers.
     pub(crate) fn of_drain(&mut self, now_ns: u64) -> u64 {
-        self.weight(now_ns, DRAINS_SHARE, || false)
+        self.weight(now_ns, DRAINS_SHARE)
     }
 
     #[inline]
-    fn weight(&mut self, now_ns: u64, share: u32, is_empty: impl FnOnce() -> bool) -> u64 {
-        let is_drawn = self.is_drawn(share);
-        let weight = match now_ns < self.all_until_ns {
-            true => 1,
-            false if is_drawn => match is_empty() && !self.is_drawn(EMPTY_VISITS_SHARE) {
-                true => 0,
-                false => u64::from(share),
-            },
-            false => u64::from(self.cost >= COST_MAX),
-        };
-        self.cost *= u64::from(weight == 0);
-        weight
-    }
-
-    /// True once in `share` times.
-    #[inline]
-    fn is_drawn(&mut self, share: u32) -> bool {
+    fn weight(&mut self, now_ns: u64, share: u32) -> u64 {
         // Xorshift (Marsaglia, 2003).
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
         self.random ^= self.random << 5;
-        self.random.is_multiple_of(share)
+        let weight = match now_ns < self.all_until_ns {
+            true => 1,
+            false if self.random.is_multiple_of(share) => u64::from(share),
+            false => u64::from(self.cost >= COST_MAX),
+        };
+        self.cost *= u64::from(weight == 0);
+        weight
     }
 
     /// Notes the cost of a visit.
@@ -222,20 +209,16 @@ mod tests {
     #[test]
     fn some_visits_are_metered_and_all_after_a_slow_round() {
         let mut sampling = sampling();
-        let metered = (0..64_000).filter(|_| sampling.of_visit(0, || false) > 0).count();
+        let metered = (0..64_000).filter(|_| sampling.of_visit(0) > 0).count();
         assert!((900..1100).contains(&metered), "{metered}");
-        let metered: Vec<u64> =
-            (0..64_000).map(|_| sampling.of_visit(0, || true)).filter(|w| *w > 0).collect();
-        assert!((5..40).contains(&metered.len()), "of empty rings: {metered:?}");
-        assert!(metered.iter().all(|weight| *weight == u64::from(VISITS_SHARE)));
         sampling.note_round(0, STALL_NS - 1, || usage(1, 1));
-        assert!((0..64).any(|_| sampling.of_visit(0, || false) == 0));
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0));
         sampling.note_round(0, STALL_NS, || usage(1, 1));
-        assert!((0..64).all(|at| sampling.of_visit(ALL_NS - 1, || at % 2 == 0) == 1));
-        assert!((0..64).any(|_| sampling.of_visit(ALL_NS, || false) == 0));
+        assert!((0..64).all(|_| sampling.of_visit(ALL_NS - 1) == 1));
+        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0));
         sampling.note_alarms(ALL_NS, 1);
-        assert!((0..64).all(|_| sampling.of_visit(2 * ALL_NS - 1, || false) == 1));
-        assert!((0..64).any(|_| sampling.of_visit(2 * ALL_NS, || false) == 0));
+        assert!((0..64).all(|_| sampling.of_visit(2 * ALL_NS - 1) == 1));
+        assert!((0..64).any(|_| sampling.of_visit(2 * ALL_NS) == 0));
     }
 
     #[test]
@@ -243,16 +226,13 @@ mod tests {
         let mut sampling = sampling();
         sampling.seen.store(&usage(5, 5));
         sampling.note_round(0, 10 * STALL_NS, || usage(5, 6));
-        assert!((0..64).any(|_| sampling.of_visit(0, || false) == 0), "the thread did not wait");
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0), "the thread did not wait");
         sampling.note_round(0, 10 * STALL_NS, || usage(6, 6));
-        assert!(
-            (0..64).any(|_| sampling.of_visit(0, || false) == 0),
-            "it was stopped, or slept, without a page fault"
-        );
+        assert!((0..64).any(|_| sampling.of_visit(0) == 0), "it was stopped, or slept, without a page fault");
         sampling.note_round(0, STALL_NS, || usage(7, 7));
-        assert!((0..64).all(|_| sampling.of_visit(0, || false) == 1));
+        assert!((0..64).all(|_| sampling.of_visit(0) == 1));
         sampling.note_round(ALL_NS, STALL_NS, || usage(7, 7));
-        assert!((0..64).any(|_| sampling.of_visit(ALL_NS, || false) == 0), "the wait was read before");
+        assert!((0..64).any(|_| sampling.of_visit(ALL_NS) == 0), "the wait was read before");
     }
 
     #[test]
@@ -260,12 +240,12 @@ mod tests {
         let mut sampling = sampling();
         let mut unmetered = 0;
         for _ in 0..100_000 {
-            unmetered = if sampling.of_visit(0, || false) == 0 { unmetered + 1 } else { 0 };
+            unmetered = if sampling.of_visit(0) == 0 { unmetered + 1 } else { 0 };
             assert!(unmetered <= 8, "more than 8 MiB went by");
             sampling.note_cost(1 << 20);
         }
         (0..64).for_each(|_| sampling.note_cost(1 << 20));
-        let weights: Vec<u64> = (0..64).map(|_| sampling.of_visit(0, || false)).collect();
+        let weights: Vec<u64> = (0..64).map(|_| sampling.of_visit(0)).collect();
         assert!(weights[0] == 1 || weights[0] == 64, "{weights:?}");
         assert!(weights[1..].iter().all(|weight| [0, 64].contains(weight)), "once: {weights:?}");
     }

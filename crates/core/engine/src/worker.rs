@@ -246,7 +246,7 @@ impl Worker {
             return Visited::default();
         }
         self.stats.visits += 1;
-        let weight = self.sampling.of_visit(now, || !self.fabric.is_posted(ring));
+        let weight = self.sampling.of_visit(now);
         self.fabric.set_metered(weight);
         let visited = self.visit_signalling(ring, now);
         self.sampling.note_cost(visited.cost);
