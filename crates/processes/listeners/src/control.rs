@@ -247,6 +247,7 @@ mod tests {
         assert_eq!(control.next as usize, PER_TURN_MAX + 10);
         assert!(!waits());
     }
+
     #[test]
     fn a_client_that_is_gone_keeps_its_place_until_its_lines_are_executed() {
         let dir = tempfile::tempdir().expect("a directory");

@@ -207,7 +207,7 @@ fn extended(frame: &[u8], kind: u8, mut header: Vec<u8>) -> Vec<u8> {
     [before, header, behind.to_vec()].concat()
 }
 
-/// Destination options of so many bytes.
+/// A header of destination options with this length.
 fn options(bytes: usize) -> Vec<u8> {
     let mut header = vec![0; bytes];
     header[1] = (bytes / 8 - 1) as u8;
