@@ -100,8 +100,7 @@ pub fn own_path() -> Result<PathBuf, Fault> {
 
 /// Whether a start failed for lack of memory, processes or descriptors, which another program would lack, too.
 pub(crate) fn is_shortage(error: &io::Error) -> bool {
-    let shortages = [Errno::AGAIN, Errno::NOMEM, Errno::NOBUFS, Errno::TOOMANYREFS];
-    descriptors::is_full(error) || Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+    descriptors::is_shortage(error) || Errno::from_io_error(error) == Some(Errno::AGAIN)
 }
 
 #[cfg(test)]

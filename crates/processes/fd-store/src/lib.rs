@@ -46,6 +46,7 @@ use log::warn;
 use rustix::io::Errno;
 
 use lasthop_runtime::clock::{Pause, earlier};
+use lasthop_runtime::descriptors::is_shortage;
 use lasthop_runtime::notify::FdStore;
 
 use names::{FULL_ROOM, HEAD_NAME, Names, PORT_NAMES, bytes_of};
@@ -359,8 +360,7 @@ impl RecordStore {
 
 /// Whether the system may have descriptors and memory for the same step later.
 fn is_passing(error: &io::Error) -> bool {
-    let passing = [Errno::TOOMANYREFS, Errno::NOBUFS, Errno::NOMEM, Errno::MFILE, Errno::NFILE, Errno::INTR];
-    Errno::from_io_error(error).is_some_and(|errno| passing.contains(&errno))
+    is_shortage(error) || Errno::from_io_error(error) == Some(Errno::INTR)
 }
 
 fn full(room: usize) -> io::Error {

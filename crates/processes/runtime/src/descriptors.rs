@@ -28,6 +28,12 @@ pub fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
+/// Whether a call failed for lack of descriptors or memory. It may succeed later, and another program would lack the same.
+pub fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::NOMEM, Errno::NOBUFS, Errno::TOOMANYREFS];
+    is_full(error) || Errno::from_io_error(error).is_some_and(|errno| shortages.contains(&errno))
+}
+
 /// Each guest has one descriptor for its memory and several for each ring.
 fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);

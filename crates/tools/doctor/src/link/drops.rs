@@ -6,6 +6,10 @@ use lasthop_api::report::{DropCounts, PortReport};
 
 use super::Case;
 
+/// The remedy for a guest that uses an address that is not its port's.
+const OWN_ADDRESSES: &str = "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
+                             IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)";
+
 /// Losses that indicate a fault at this vnic: name in the counters, meaning, remedy.
 const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
@@ -34,17 +38,11 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
         "give the guest that address (QEMU: mac=... at -device), or leave mac= out at the vnic; if a port of the host has it (lasthop port list; \
          ip link), give one of the two another",
     ),
-    (
-        "ip_spoofed",
-        "the guest sends from an IP address that is not in its port's addresses=",
-        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
-         IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)",
-    ),
+    ("ip_spoofed", "the guest sends from an IP address that is not in its port's addresses=", OWN_ADDRESSES),
     (
         "arp_spoofed",
         "the guest claims an address that is not in its port's addresses=, or claims it for another Ethernet address than mac=",
-        "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
-         IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)",
+        OWN_ADDRESSES,
     ),
     (
         "rogue_server",
