@@ -3,12 +3,10 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use crate::demote::{LINE_BYTES, demote_ends};
 use crate::map::Range;
 use crate::short::copy_short;
 use crate::{MemoryMap, Rest, Segment, StaleSegment, counted};
-
-/// Bytes of a cache line.
-const LINE_BYTES: usize = 64;
 
 /// A checked range of a map's memory. It borrows the map, so the range stays valid, and accesses are checked only
 /// against its length.
@@ -118,9 +116,11 @@ impl Place<'_> {
     }
 
     /// Prefetches the lines of a header of `N` bytes and of the first bytes of its frame, to be filled; never faults, never
-    /// fails.
+    /// fails. A line behind the frame is left to the guest.
     #[inline(always)]
     pub fn prefetch_write<const N: usize>(self) {
+        #[cfg(all(target_arch = "x86_64", not(miri)))]
+        let second = u64::from(self.len.wrapping_sub(1).min((N + LINE_BYTES) as u32));
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         // The compiler's own hint becomes one for reading unless all processors it builds for know PREFETCHW. On 64-bit ones
         // without it, the instruction does nothing. SAFETY: a prefetch has no architectural effect, at any address.
@@ -128,14 +128,21 @@ impl Place<'_> {
         unsafe {
             std::arch::asm!(
                 "prefetchw [{0} + {1}]",
-                "prefetchw [{0} + {1} + {2}]",
+                "prefetchw [{0} + {2}]",
                 "prefetcht0 [{0}]",
                 in(reg) self.start.as_ptr(),
                 const N,
-                const LINE_BYTES,
+                in(reg) second,
                 options(nostack, preserves_flags, readonly),
             );
         }
+    }
+
+    /// Demotes the lines of a short frame that was just written behind a header of `N` bytes, for a guest that looks for it;
+    /// never faults, never fails.
+    #[inline(always)]
+    pub fn demote_frame<const N: usize>(self) {
+        demote_ends(self.start.as_ptr().wrapping_add(N), (self.len as usize).saturating_sub(N));
     }
 
     /// Copies the first bytes out: to `header`, then to `image`. For frames in one piece.

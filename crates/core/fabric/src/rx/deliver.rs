@@ -25,8 +25,6 @@ pub(crate) struct Delivery<'a> {
     pub(crate) reservation: &'a mut Reservation,
     /// Whether the buffers are read before they are written.
     pub(crate) is_metered: bool,
-    /// The header image of a software segment.
-    pub(crate) segment_head: &'a mut [u8; IMAGE_BYTES],
 }
 
 /// The reason why a packet was not written.
@@ -104,13 +102,12 @@ impl Delivery<'_> {
     }
 
     fn deliver_segments(&mut self, frame: &Frame<'_>, next_segment: &mut u32) -> Attempt {
-        let mut out = std::mem::replace(self.segment_head, [0; IMAGE_BYTES]);
+        let mut out = [0; IMAGE_BYTES]; // the header image of a segment
         let first = *next_segment;
         let result = match frame.offload.is_fragmented() {
             true => self.write_fragments(frame, next_segment, &mut out),
             false => self.write_segments(frame, next_segment, &mut out),
         };
-        *self.segment_head = out;
         let outcome = match result {
             Ok(()) => Outcome::Done,
             Err(failure) => self.outcome(failure),

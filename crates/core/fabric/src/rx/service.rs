@@ -1,7 +1,7 @@
 //! The work of one worker at one receive ring while it holds the claim.
 
 use arrayvec::ArrayVec;
-use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, IMAGE_BYTES};
+use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason};
 use lasthop_stages::WorkStage;
 use lasthop_sync::{CombiningGuard, full_fence};
 use lasthop_wire::vnet::HEADER_BYTES;
@@ -28,21 +28,10 @@ pub(crate) struct Received {
 }
 
 /// Scratch memory for delivery, once per worker.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Scratch {
     pub(crate) reservation: Reservation,
-    segment_head: [u8; IMAGE_BYTES],
     pub(crate) express: Express,
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Self {
-            reservation: Reservation::default(),
-            segment_head: [0; IMAGE_BYTES],
-            express: Express::default(),
-        }
-    }
 }
 
 /// A worker's state for serving any ring.
@@ -231,11 +220,10 @@ impl<'a, 't> Service<'a, 't> {
             return;
         };
         let place = self.place;
-        let Scratch { reservation, segment_head, .. } = &mut *self.tools.scratch;
+        let reservation = &mut self.tools.scratch.reservation;
         let (queue, capabilities) = (&mut *self.claim, place.capabilities);
         let (map, is_metered) = (&place.map, self.tools.senders.is_metered());
-        let mut delivery =
-            Delivery { queue, map, capabilities, delivered, reservation, is_metered, segment_head };
+        let mut delivery = Delivery { queue, map, capabilities, delivered, reservation, is_metered };
         attempts.next_segment = next_segment;
         for copy in copies {
             let frame = source.frame(copy.packet, copy.header, copy.truncate_len_bytes, self.tools.segments);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use lasthop_guestmem::can_demote_lines;
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_ring::RingError;
 use lasthop_stages::Stages;
@@ -53,6 +54,8 @@ pub(crate) struct Senders {
     pub(crate) stages: Stages,
     /// State of metered visits.
     pub(crate) metering: Metering,
+    /// Whether the lines of a lone packet are demoted to the cache that all cores share.
+    pub(crate) demotes: bool,
     /// Which copies are shared with a helper.
     pub(crate) offloads: Offloads,
     /// The frames of the port `internal`, at its home.
@@ -63,30 +66,25 @@ impl Senders {
     pub(crate) fn new(board: Arc<Board>, worker: u8) -> Self {
         let mut slots = Vec::new();
         slots.resize_with(PORTS_MAX, || None);
-        let (dirty, unblocked) = (Vec::with_capacity(PORTS_MAX), Vec::with_capacity(PORTS_MAX));
-        let obstructed = Vec::with_capacity(PORTS_MAX);
-        let broken = Vec::with_capacity(BROKEN_MAX);
-        let handoffs = HandoffCounters::default();
-        let accounts = InjectedFrames::default();
-        let (lent, returned, has_let_wait, taps) = (0, 0, false, None);
         Self {
             slots,
-            dirty,
-            unblocked,
-            obstructed,
-            broken,
+            dirty: Vec::with_capacity(PORTS_MAX),
+            unblocked: Vec::with_capacity(PORTS_MAX),
+            obstructed: Vec::with_capacity(PORTS_MAX),
+            broken: Vec::with_capacity(BROKEN_MAX),
             board,
             worker,
-            lent,
-            returned,
+            lent: 0,
+            returned: 0,
             moved: Moved::default(),
-            has_let_wait,
-            handoffs,
-            taps,
+            has_let_wait: false,
+            handoffs: HandoffCounters::default(),
+            taps: None,
             stages: Stages::default(),
             metering: Metering::default(),
+            demotes: can_demote_lines(),
             offloads: Offloads::default(),
-            accounts,
+            accounts: InjectedFrames::default(),
         }
     }
 

@@ -66,18 +66,17 @@ impl TxQueue {
     pub(crate) fn new(ring: DeviceRing) -> Self {
         let table = SideTable::new(ring.entries());
         let postponement = Postponement::new(ring.entries(), ring.postponed());
-        let (error, dirty, blocked, closed, paused) = (None, false, false, false, false);
         let nowhere = Wait { copies: 0, at: RingId { port: PortId::INTERNAL, queue: 0 } };
         let waits = ring.keeps_order().then(|| vec![nowhere; usize::from(ring.entries())].into());
         Self {
             ring,
             table,
-            error,
-            dirty,
+            error: None,
+            dirty: false,
             waiting: 0,
-            blocked,
-            closed,
-            paused,
+            blocked: false,
+            closed: false,
+            paused: false,
             leaving_until_ns: 0,
             hint: 0,
             pieces: 0,
