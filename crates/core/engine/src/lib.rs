@@ -237,9 +237,6 @@ pub struct EngineSettings {
     pub hysteresis_us: u32,
     /// Whether threads keep polling beside others that compute on their CPU ([`lasthop_ring::CoreYield`]).
     pub polls_on_any_cpu: bool,
-    /// Whether a lone packet's cache lines are demoted for its receiver, where the processor can
-    /// ([`lasthop_guestmem::demote_line`]).
-    pub demotes_lines: bool,
     /// Which thread serves which worker.
     pub gathering: Gathering,
     /// Threads that copy large frames on idle CPUs, beside the workers: together `WORKERS_MAX` at most.
@@ -257,7 +254,6 @@ impl Default for EngineSettings {
             workers: 1,
             hysteresis_us: HYSTERESIS_US_DEFAULT,
             polls_on_any_cpu: false,
-            demotes_lines: true,
             gathering: Gathering::default(),
             helpers: HelperSettings::default(),
         }
@@ -303,10 +299,7 @@ impl Engine {
         settings.helpers.cpus.truncate(WORKERS_MAX - workers);
         let helpers = Arc::new(Helpers::new(workers, &settings.helpers));
         let all = workers + settings.helpers.cpus.len();
-        let mut fabrics = Fabric::for_workers(&module, all).map_err(EngineError::Refused)?;
-        if !settings.demotes_lines {
-            fabrics.iter_mut().for_each(Fabric::stop_cache_demotion);
-        }
+        let fabrics = Fabric::for_workers(&module, all).map_err(EngineError::Refused)?;
         let flow_key = RandomState::new().hash_one(std::process::id());
         let pool =
             WorkerPool::new(all, helpers).map_err(|error| EngineError::System("create an eventfd", error))?;

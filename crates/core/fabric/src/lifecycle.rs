@@ -119,11 +119,6 @@ impl Fabric {
         self.receivers.flow_key = key;
     }
 
-    /// Demotes no cache lines. By default those of lone packets are demoted for their receivers, where the processor can.
-    pub fn stop_cache_demotion(&mut self) {
-        self.senders.demotes = false;
-    }
-
     /// Lets `module` decide from the next visit on.
     pub fn set_module(&mut self, module: Arc<dyn Module>) {
         self.module = module;

@@ -220,18 +220,13 @@ fn deliver_lone(
         tools.senders.slots.get_mut(ring.port.index())?.as_deref_mut()?;
     let sent = queues.get_mut(usize::from(ring.queue))?.as_mut()?;
     let (chain, header) = (&fetched.chains[0], &fetched.headers[0]);
-    let demotes = tools.senders.demotes;
-    let delivered = fill_lone(place, claim, (&**map, chain, header), demotes, &tools.senders.stages)?;
+    let delivered = fill_lone(place, claim, (&**map, chain, header), &tools.senders.stages)?;
     charge.add_bytes(delivered.bytes);
     counters.forwarded += 1;
     sent.settle_lone(chain.head);
     tools.senders.stages.mark(WorkStage::Completion);
     claim.ring.publish();
     let is_obstructed = sent.publish();
-    if demotes {
-        claim.ring.demote_index();
-        sent.ring.demote_index();
-    }
     // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest does the
     // reverse.
     full_fence();
@@ -254,14 +249,12 @@ fn fill_lone(
     place: &ReceiveRing,
     queue: &mut RxQueue,
     lone: (&MemoryMap, &Chain, &Header),
-    demotes: bool,
     stages: &Stages,
 ) -> Option<Delivered> {
     // Most frames are plain and wholly in their image, and the buffer is in the region of the last one. That case needs
     // no call.
     if is_plain(lone.2.offload)
-        && let Some(delivered) =
-            fill_lone_with::<true>(place, queue, lone, Offload::default(), demotes, stages)
+        && let Some(delivered) = fill_lone_with::<true>(place, queue, lone, Offload::default(), stages)
     {
         return Some(delivered);
     }
@@ -275,18 +268,16 @@ fn fill_any_lone(
     lone: (&MemoryMap, &Chain, &Header),
     stages: &Stages,
 ) -> Option<Delivered> {
-    fill_lone_with::<false>(place, queue, lone, lone.2.offload, false, stages)
+    fill_lone_with::<false>(place, queue, lone, lone.2.offload, stages)
 }
 
-/// As [`reserve_one`], then [`write`]. With `NEAR`, `offload` must be plain. `demotes`: the lines of a frame that is wholly in
-/// its image, and of the used entry.
+/// As [`reserve_one`], then [`write`]. With `NEAR`, `offload` must be plain.
 #[inline(always)]
 fn fill_lone_with<const NEAR: bool>(
     place: &ReceiveRing,
     queue: &mut RxQueue,
     (source, chain, header): (&MemoryMap, &Chain, &Header),
     offload: Offload,
-    demotes: bool,
     stages: &Stages,
 ) -> Option<Delivered> {
     // The slow path finds and reports an invalid index or head.
@@ -309,10 +300,6 @@ fn fill_lone_with<const NEAR: bool>(
     stages.mark(WorkStage::Copy);
     queue.ring.take_next();
     queue.ring.complete(head, buffer.len_bytes());
-    if demotes {
-        buffer.demote_frame::<HEADER_BYTES>();
-        queue.ring.demote_entry();
-    }
     queue.ring.note_filled();
     let gso_packets = u64::from(offload.is_gso());
     Some(Delivered { packets: 1, bytes: u64::from(len), gso_packets, csum_completed: 0 })

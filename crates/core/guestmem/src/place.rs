@@ -3,10 +3,12 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-use crate::demote::{LINE_BYTES, demote_ends};
 use crate::map::Range;
 use crate::short::copy_short;
 use crate::{MemoryMap, Rest, Segment, StaleSegment, counted};
+
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 
 /// A checked range of a map's memory. It borrows the map, so the range stays valid, and accesses are checked only
 /// against its length.
@@ -136,13 +138,6 @@ impl Place<'_> {
                 options(nostack, preserves_flags, readonly),
             );
         }
-    }
-
-    /// Demotes the lines of a short frame that was just written behind a header of `N` bytes, for a guest that looks for it;
-    /// never faults, never fails.
-    #[inline(always)]
-    pub fn demote_frame<const N: usize>(self) {
-        demote_ends(self.start.as_ptr().wrapping_add(N), (self.len as usize).saturating_sub(N));
     }
 
     /// Copies the first bytes out: to `header`, then to `image`. For frames in one piece.

@@ -446,18 +446,6 @@ impl DeviceRing {
         self.publish_up_to(self.next_used);
     }
 
-    /// Demotes the line of the last entry that was written ([`demote_line`](lasthop_guestmem::demote_line)).
-    #[inline(always)]
-    pub fn demote_entry(&self) {
-        self.memory.demote_used_entry(self.next_used.wrapping_sub(1));
-    }
-
-    /// Demotes the line of the published index.
-    #[inline(always)]
-    pub fn demote_index(&self) {
-        self.memory.demote_used_index();
-    }
-
     /// As [`Self::publish`], but only entries before `position`: the others are not finished yet.
     #[inline]
     pub fn publish_up_to(&mut self, position: u16) {

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
-use lasthop_guestmem::{Mapping, MemoryMap, counted, demote_line};
+use lasthop_guestmem::{Mapping, MemoryMap, counted};
 
 use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
 
@@ -300,19 +300,6 @@ impl RingMemory {
     #[inline]
     pub(crate) fn set_used_entry(&self, position: u16, head: u32, len: u32) {
         self.used_entries().set(position, head, len);
-    }
-
-    /// Demotes the line of used entry `position` ([`demote_line`]).
-    #[inline(always)]
-    pub(crate) fn demote_used_entry(&self, position: u16) {
-        let entry = 2 + 4 * usize::from(position & (self.entries - 1));
-        demote_line(self.used.as_ptr().wrapping_add(entry));
-    }
-
-    /// Demotes the line of used.idx.
-    #[inline(always)]
-    pub(crate) fn demote_used_index(&self) {
-        demote_line(self.used.as_ptr());
     }
 
     /// The used entries as a value, so that a loop that writes them need not reload their address after each store.

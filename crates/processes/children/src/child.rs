@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::report::Ended;
-use lasthop_api::settings::{CacheDemotion, HugePages, SwitchSettings};
+use lasthop_api::settings::{HugePages, SwitchSettings};
 use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
@@ -68,9 +68,6 @@ impl ChildRole {
         }
         if settings.huge_pages == HugePages::Off {
             words.extend(["--huge-pages", "off"].map(str::to_owned));
-        }
-        if settings.cache_demotion == CacheDemotion::Off {
-            words.extend(["--cache-demotion", "off"].map(str::to_owned));
         }
         if let Some(cpus) = &settings.helper_cpus {
             words.extend(["--helper-cpus".to_owned(), cpus.to_string()]);
@@ -557,21 +554,7 @@ impl<Out: Serialize, In: DeserializeOwned> RestartingChild<Out, In> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use lasthop_api::settings::Settings;
-
     use super::*;
-
-    #[test]
-    fn older_programs_are_told_unusual_settings_only() {
-        let words = |cache_demotion| {
-            let asked = Settings { cache_demotion, ..Settings::default() };
-            ChildRole::switch_process(&SwitchSettings::new(asked).expect("settings")).words
-        };
-        let is_told = |words: &[OsString]| words.windows(2).any(|pair| pair == ["--cache-demotion", "off"]);
-        assert!(is_told(&words(Some(CacheDemotion::Off))));
-        assert_eq!(words(Some(CacheDemotion::Auto)), words(None));
-        assert!(!words(None).iter().any(|word| word == "--cache-demotion"));
-    }
 
     #[test]
     fn a_process_whose_program_does_not_run_is_started_from_the_own_program() {

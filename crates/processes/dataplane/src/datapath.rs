@@ -25,7 +25,7 @@ use lasthop_api::report::{
     DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
 use lasthop_api::sched::{PolicyCounts, QueueMove};
-use lasthop_api::settings::{CacheDemotion, SwitchSettings};
+use lasthop_api::settings::SwitchSettings;
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 
@@ -79,7 +79,6 @@ impl Datapath {
             workers: settings.workers.0,
             hysteresis_us: settings.hysteresis.0,
             polls_on_any_cpu: settings.busy_poll_cpus.is_any(),
-            demotes_lines: settings.cache_demotion == CacheDemotion::Auto,
             helpers,
             ..EngineSettings::default()
         };

@@ -301,7 +301,6 @@ impl Reports<'_> {
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnel_gro),
             huge_pages: Some(settings.huge_pages),
-            cache_demotion: Some(settings.cache_demotion),
             pair_flows: Some(settings.pair_flows),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());

@@ -86,7 +86,6 @@ const OF_THE_WHOLE: &[&str] = &[
     "standby",
     "tunnel-gro",
     "huge-pages",
-    "cache-demotion",
     "pair-flows",
 ];
 

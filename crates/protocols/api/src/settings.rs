@@ -116,10 +116,6 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
-    /// Move a lone packet to the cache that all cores share, where the processor can (auto), or never (off) [default: auto]
-    #[arg(long, value_name = "auto|off")]
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cache_demotion: Option<CacheDemotion>,
     /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses, so that
     /// packets of new pairs are no misses; 200000 for never [default: 1024]
     #[arg(long, value_name = "N")]
@@ -184,7 +180,6 @@ impl Settings {
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
             huge_pages: self.huge_pages.or(other.huge_pages),
-            cache_demotion: self.cache_demotion.or(other.cache_demotion),
             pair_flows: self.pair_flows.or(other.pair_flows),
         }
     }
@@ -215,8 +210,6 @@ pub struct SwitchSettings {
     pub sandbox: sandbox::SandboxMode,
     #[arg(long, default_value = "auto")]
     pub huge_pages: HugePages,
-    #[arg(long, default_value = "auto")]
-    pub cache_demotion: CacheDemotion,
     #[arg(long)]
     pub helper_cpus: Option<CpuList>,
     #[arg(long)]
@@ -254,7 +247,6 @@ impl SwitchSettings {
             standby: _,
             tunnel_gro: _,
             huge_pages,
-            cache_demotion,
             pair_flows,
         } = asked;
         cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("cpus"))?;
@@ -273,7 +265,6 @@ impl SwitchSettings {
             busy_poll_cpus: busy_poll_cpus.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
             huge_pages: huge_pages.unwrap_or_default(),
-            cache_demotion: cache_demotion.unwrap_or_default(),
             helper_cpus,
             offload,
             pair_flows: pair_flows.unwrap_or_default(),
@@ -313,30 +304,6 @@ impl FromStr for TunnelGro {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             _ => Err(Fault::params(format!("tunnel-gro must be \"auto\" or \"off\", not \"{text}\""))),
-        }
-    }
-}
-
-/// Whether a lone packet's cache lines are demoted for its receiver.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum CacheDemotion {
-    /// Where the processor can.
-    #[default]
-    Auto,
-    /// Never.
-    Off,
-}
-
-impl FromStr for CacheDemotion {
-    type Err = Fault;
-
-    fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("cache-demotion must be \"auto\" or \"off\", not \"{text}\""))),
         }
     }
 }

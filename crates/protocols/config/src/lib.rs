@@ -73,7 +73,7 @@ use lasthop_api::placement::{PlacementBatches, PlacementMode};
 use lasthop_api::polling::{Hysteresis, PollCpus};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::{SharesMode, ViewMode};
-use lasthop_api::settings::{CacheDemotion, HugePages, Settings, StandbyMode, TunnelGro};
+use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
@@ -202,9 +202,6 @@ struct File {
     /// The kernel is asked for huge pages for the memory of many connections.
     #[schemars(extend("default" = HugePages::default()))]
     huge_pages: Option<HugePages>,
-    /// A lone packet moves to the cache that all cores share, where the processor can.
-    #[schemars(extend("default" = CacheDemotion::default()))]
-    cache_demotion: Option<CacheDemotion>,
     /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses.
     pair_flows: Option<PairFlows>,
     /// Switches besides default, which always exists, [[switch]] each.
@@ -290,7 +287,6 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
         huge_pages: file.huge_pages,
-        cache_demotion: file.cache_demotion,
         pair_flows: file.pair_flows,
     };
     let acl = checked_rules(text, file.acl)?;
@@ -392,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\nhuge-pages = \"off\"\ncache-demotion = \"off\"\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\nhuge-pages = \"off\"\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -404,7 +400,6 @@ mod tests {
         assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(settings.sandbox, Some(SandboxMode::Strict));
         assert_eq!(settings.huge_pages, Some(HugePages::Off));
-        assert_eq!(settings.cache_demotion, Some(CacheDemotion::Off));
         assert_eq!(settings.control_group.as_deref(), Some("kvm"));
         let specs: Vec<PortSpec> = [
             "a",
@@ -466,7 +461,6 @@ mod tests {
             ("fdb_entries = 100", 1, "did you mean \"fdb-entries\""),
             ("workers = 65", 1, "workers must be a whole number from 1 to 64"),
             ("sandbox = \"on\"", 1, "none of auto, strict, off"),
-            ("cache-demotion = \"on\"", 1, "expected `auto` or `off`"),
             ("worker = 2", 1, "did you mean \"workers\""),
             ("hysteresis-us = -1", 1, "hysteresis-us must be a whole number of microseconds"),
             ("upcalls = \"rate=-1\"", 1, "rate=-1 is not a whole number"),

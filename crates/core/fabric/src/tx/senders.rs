@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use lasthop_guestmem::can_demote_lines;
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_ring::RingError;
 use lasthop_stages::Stages;
@@ -54,8 +53,6 @@ pub(crate) struct Senders {
     pub(crate) stages: Stages,
     /// State of metered visits.
     pub(crate) metering: Metering,
-    /// Whether the lines of a lone packet are demoted to the cache that all cores share.
-    pub(crate) demotes: bool,
     /// Which copies are shared with a helper.
     pub(crate) offloads: Offloads,
     /// The frames of the port `internal`, at its home.
@@ -82,7 +79,6 @@ impl Senders {
             taps: None,
             stages: Stages::default(),
             metering: Metering::default(),
-            demotes: can_demote_lines(),
             offloads: Offloads::default(),
             accounts: InjectedFrames::default(),
         }
