@@ -88,6 +88,7 @@ impl Express {
         for ((&head, kept), frame) in self.heads[..found].iter().zip(&mut self.places).zip(frames) {
             let target = reserve_one::<false>(queue.ring.descriptor(head), &mut window, &frame, capabilities);
             let (Some((target, place)), Some(source)) = (target, frame.source) else { break };
+            place.prefetch_write::<HEADER_BYTES>();
             let is_gso = frame.offload.is_gso();
             *kept =
                 ReservedFrame { head, target: Segment { len: place.len_bytes(), ..target }, source, is_gso };
@@ -147,12 +148,12 @@ fn reserve_all<'h, 'm, const NEAR: bool>(
     buffers.extend(heads.iter().zip(frames).map_while(|(&head, frame)| {
         frame.source?;
         let (_, place) = reserve_one::<NEAR>(ring.descriptor(head), window, &frame, capabilities)?;
+        place.prefetch_write::<HEADER_BYTES>();
         Some(Buffer { place, head })
     }));
 }
 
-/// The part of the buffer that the frame fills, if both are usual. Prefetches its cache lines. With `NEAR`,
-/// only if this needs no function call.
+/// The part of the buffer that the frame fills, if both are usual. With `NEAR`, only if this needs no function call.
 #[inline(always)]
 pub(crate) fn reserve_one<'m, const NEAR: bool>(
     descriptor: Descriptor,
@@ -171,7 +172,6 @@ pub(crate) fn reserve_one<'m, const NEAR: bool>(
     if !is_plain(frame.offload) && !is_taken_as_it_is(frame.offload, capabilities) {
         return None;
     }
-    place.prefetch_write::<HEADER_BYTES>();
     Some((segment, place))
 }
 
