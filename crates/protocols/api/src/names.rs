@@ -35,14 +35,16 @@ pub fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String 
     if offers.is_empty() { String::new() } else { format!("; did you mean {}?", offers.join(" or ")) }
 }
 
-/// Converts serde's message about an unknown key into ours: "unknown field `a`, expected one of `b`, `c`".
-pub fn unknown_key(message: &str) -> Option<String> {
+/// Converts serde's message about an unknown key into ours: "unknown field `a`, expected one of `b`, `c`". `joint` joins
+/// the words of keys where this one was written: '-' in files, '_' at the control interface.
+pub fn unknown_key(message: &str, joint: char) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
     let mut known: Vec<&str> = quoted.collect();
-    // The command line's spelling may be known, too, but one of the two is enough for a hint.
-    let spellings = known.clone();
-    known.retain(|name| !name.contains('-') || !spellings.contains(&name.replace('-', "_").as_str()));
+    // The other place's spelling may be known, too, but one of the two is enough for a hint.
+    let (spellings, other) = (known.clone(), if joint == '-' { "_" } else { "-" });
+    let usual = |name: &str| name.replace(other, joint.encode_utf8(&mut [0; 4]));
+    known.retain(|name| !name.contains(other) || !spellings.contains(&usual(name).as_str()));
     let hint = hint(key, known.iter().copied());
     Some(format!("unknown key \"{key}\"{hint} (there are {})", known.join(", ")))
 }
@@ -79,8 +81,10 @@ mod tests {
     #[test]
     fn a_key_with_two_spellings_is_listed_once() {
         let message = "unknown field `fdb`, expected one of `name`, `fdb_entries`, `fdb-entries`, `top-key`";
-        let text = unknown_key(message).expect("an unknown key");
-        assert_eq!(text, "unknown key \"fdb\" (there are name, fdb_entries, top-key)");
+        for (joint, entries) in [('-', "fdb-entries"), ('_', "fdb_entries")] {
+            let text = unknown_key(message, joint).expect("an unknown key");
+            assert_eq!(text, format!("unknown key \"fdb\" (there are name, {entries}, top-key)"));
+        }
     }
 
     #[test]
