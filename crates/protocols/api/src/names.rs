@@ -36,14 +36,14 @@ pub fn hint<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> String 
 }
 
 /// Converts serde's message about an unknown key into ours: "unknown field `a`, expected one of `b`, `c`". `joint` joins
-/// the words of keys where this one was written: '-' in files, '_' at the control interface.
-pub fn unknown_key(message: &str, joint: char) -> Option<String> {
+/// the words of keys where this one was written: "-" in files, "_" at the control interface.
+pub fn unknown_key(message: &str, joint: &str) -> Option<String> {
     let mut quoted = message.strip_prefix("unknown field")?.split('`').skip(1).step_by(2);
     let key = quoted.next()?;
     let mut known: Vec<&str> = quoted.collect();
     // The other place's spelling may be known, too, but one of the two is enough for a hint.
-    let (spellings, other) = (known.clone(), if joint == '-' { "_" } else { "-" });
-    let usual = |name: &str| name.replace(other, joint.encode_utf8(&mut [0; 4]));
+    let (spellings, other) = (known.clone(), if joint == "-" { "_" } else { "-" });
+    let usual = |name: &str| name.replace(other, joint);
     known.retain(|name| !name.contains(other) || !spellings.contains(&usual(name).as_str()));
     let hint = hint(key, known.iter().copied());
     Some(format!("unknown key \"{key}\"{hint} (there are {})", known.join(", ")))
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_key_with_two_spellings_is_listed_once() {
         let message = "unknown field `fdb`, expected one of `name`, `fdb_entries`, `fdb-entries`, `top-key`";
-        for (joint, entries) in [('-', "fdb-entries"), ('_', "fdb_entries")] {
+        for (joint, entries) in [("-", "fdb-entries"), ("_", "fdb_entries")] {
             let text = unknown_key(message, joint).expect("an unknown key");
             assert_eq!(text, format!("unknown key \"fdb\" (there are name, {entries}, top-key)"));
         }

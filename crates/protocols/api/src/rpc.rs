@@ -60,7 +60,7 @@ pub fn params<T: DeserializeOwned>(params: Value) -> Result<T, Fault> {
     };
     serde_json::from_value(params).map_err(|error| {
         let words = error.to_string();
-        Fault::params(names::unknown_key(&words, '_').unwrap_or(words))
+        Fault::params(names::unknown_key(&words, "_").unwrap_or(words))
     })
 }
 

@@ -81,7 +81,7 @@ fn without(text: &str, mistake: &Mistake) -> String {
 /// The message for the user; the parser reports `message` for the `span` of `text`.
 pub(crate) fn reworded(text: &str, span: Range<usize>, message: &str) -> String {
     let place = text.get(span.clone()).unwrap_or_default();
-    let known = names::unknown_key(message, '-')
+    let known = names::unknown_key(message, "-")
         .or_else(|| single_table(place, message))
         .or_else(|| wrong_type(key(text, span.start)?, message));
     known.unwrap_or_else(|| message.trim().replace('\n', ", "))
