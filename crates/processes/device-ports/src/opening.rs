@@ -1,6 +1,6 @@
 //! Opens devices for their ports.
 
-use lasthop_device::{OpenedDevice, TunnelFacts, TunnelSocket};
+use lasthop_device::{OpenedDevice, TunnelFacts};
 use lasthop_netdev::{Coalescing, OpenError, TapOptions, Uplink, UplinkOptions};
 
 use lasthop_module_api::Mac;
@@ -80,7 +80,7 @@ pub fn tunnel(name: &str, facts: TunnelFacts, gro: TunnelGro) -> Result<Opening,
     };
     let device = lasthop_netdev::tunnel(name, facts, coalescing)?;
     let mut why = "a controller asked for tunnels".to_owned();
-    if facts.kind.socket() == TunnelSocket::Udp && !lasthop_netdev::coalesces(&device.facts) {
+    if facts.kind.socket().is_udp() && !lasthop_netdev::coalesces(&device.facts) {
         why += match gro {
             TunnelGro::Auto => {
                 "; packets are not joined on receipt, since this kernel has no UDP_GRO (Linux 5.0)"

@@ -5,7 +5,7 @@
 //!                                                       switch <──          [ 128: virtio-net, metadata | inner frame ]
 //! ```
 //!
-//! A UDP socket is of IPv6 and takes IPv4, too. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
+//! A UDP socket is of IPv6 and takes IPv4, too; on a host without IPv6 it is of IPv4. A raw socket, of GRE, is of one of them; of IPv4 it hands over IP headers as well. Routes, source addresses, neighbours, IPsec and filters are the host's.
 
 mod answers;
 mod arena;
@@ -24,13 +24,14 @@ mod tests;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, TunnelFacts};
+use lasthop_device::{DeviceDropReason, DeviceFacts, DriverCounters, TunnelFacts, TunnelKind, TunnelSocket};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_guestmem::StaleSegment;
 use lasthop_vhost::features;
 use lasthop_wire::tunnel::{gre, layer3};
 use lasthop_wire::{Sum, TcpSegment};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, getsockname};
 
 use self::answers::AnswerLimit;
 use self::arena::{add_span, read_span, write_at};
@@ -90,19 +91,20 @@ impl UdpQueue {
         pair: &VnicPair,
     ) -> Result<Self, QueueError> {
         let arena = Arc::new(Arena::of(pair).map_err(GuestError::from)?);
+        let socket = socket_of(fd.as_fd(), facts.kind);
         Ok(Self {
             dropped: dropped_by_socket(fd.as_fd()),
             fd,
             facts,
-            headers: Headers::new(facts),
-            inbox: UdpInbox::new(Arc::clone(&arena)),
+            headers: Headers::new(facts, socket),
+            inbox: UdpInbox::new(Arc::clone(&arena), socket),
             arrivals: Arrivals::new(
                 has_several(offered),
                 has_several(offered) && pair.has(features::HOST_TSO),
                 facts.kind.needs_room(),
             ),
-            departures: Departures::new(arena, facts.kind.socket()),
-            errors: ErrorQueue::new(facts.kind.socket()),
+            departures: Departures::new(arena, socket),
+            errors: ErrorQueue::new(socket),
             peers: Peers::new(),
             limit: AnswerLimit::new(),
             fragments: None,
@@ -198,7 +200,7 @@ impl UdpQueue {
         };
         let count = (done..end).take_while(is_alike).count();
         if self.fragments != Some(fragments) {
-            fragments.choose(self.fd.as_fd(), self.facts.kind.socket())?;
+            fragments.choose(self.fd.as_fd(), self.headers.socket())?;
             self.fragments = Some(fragments);
         }
         departures.outbox.send(self.fd.as_fd(), done, done + count)
@@ -246,6 +248,15 @@ impl UdpQueue {
     fn visited(frames: usize, pair: &mut VnicPair) -> Result<Visit, QueueError> {
         let next = if pair.rx.pending()? > 0 { Next::More } else { Next::Idle };
         Ok(Visit { frames, next })
+    }
+}
+
+/// Which socket of this kind of tunnel `fd` is: one of UDP was opened for IPv4 alone where the host has no IPv6.
+fn socket_of(fd: BorrowedFd<'_>, kind: TunnelKind) -> TunnelSocket {
+    let is_ipv4 = || getsockname(fd).is_ok_and(|address| address.address_family() == AddressFamily::INET);
+    match kind.socket() {
+        TunnelSocket::Udp if is_ipv4() => TunnelSocket::UdpIpv4,
+        socket => socket,
     }
 }
 

@@ -105,14 +105,30 @@ pub enum TunnelKind {
 pub enum TunnelSocket {
     /// A UDP socket for IPv4 and IPv6.
     Udp,
+    /// A UDP socket for IPv4 alone, on a host without IPv6.
+    UdpIpv4,
     /// A raw socket for GRE over IPv4. Datagrams are received with their IP header.
     RawIpv4,
     /// A raw socket for GRE over IPv6.
     RawIpv6,
 }
 
+impl TunnelSocket {
+    /// Whether its datagrams are of UDP.
+    #[must_use]
+    pub fn is_udp(self) -> bool {
+        matches!(self, Self::Udp | Self::UdpIpv4)
+    }
+
+    /// Whether it knows no addresses of IPv6.
+    #[must_use]
+    pub fn is_ipv4_only(self) -> bool {
+        matches!(self, Self::UdpIpv4 | Self::RawIpv4)
+    }
+}
+
 impl TunnelKind {
-    /// The socket that its datagrams pass.
+    /// The socket that its datagrams pass, on a host with IPv6.
     #[must_use]
     pub fn socket(self) -> TunnelSocket {
         match self {

@@ -42,10 +42,10 @@ pub enum OpenError {
         /// The UDP port.
         port: u16,
     },
-    /// The kernel was started without IPv6, of which the sockets of tunnels are.
+    /// A socket of IPv6 on a host without it.
     #[error(
-        "the tunnel {0} has a socket of IPv6, also for IPv4, and this kernel was started without it (ipv6.disable=1); start it without that word, and \
-         with the sysctl net.ipv6.conf.all.disable_ipv6=1 if no device is to have such addresses"
+        "the tunnel {0} is over IPv6, which this kernel was started without (ipv6.disable=1); start it without that word, and with the sysctl \
+         net.ipv6.conf.all.disable_ipv6=1 if only some devices are to have such addresses"
     )]
     NoIpv6(String),
     /// The kernel has no taps.

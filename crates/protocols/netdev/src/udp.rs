@@ -1,28 +1,29 @@
 //! Opens the UDP sockets of tunnel ports.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 
 use lasthop_device::{Backend, DeviceFacts, OpenedDevice, TunnelFacts};
 use lasthop_vhost::features;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrV6, SocketFlags, SocketType, bind, ipproto, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 
 use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::set_option;
 
+/// Level, name and value of an option of a socket.
+pub(crate) type SocketOption = (libc::c_int, libc::c_int, libc::c_int);
+
 /// linux/udp.h: accepts IPv6 datagrams without a checksum, as tunnels send them (RFC 6936).
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// Datagrams of IPv6 have no flow label, as those of the kernel's tunnel devices. The kernel would make one of addresses and ports, which
 /// are the same for all flows inside.
-pub(crate) const NO_FLOW_LABEL: (libc::c_int, libc::c_int, libc::c_int) =
-    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
+pub(crate) const NO_FLOW_LABEL: SocketOption = (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
 /// The kernel queues errors at the socket: they say the MTU of a path for which a datagram was too long.
-pub(crate) const ERRORS: (libc::c_int, libc::c_int, libc::c_int) = (libc::IPPROTO_IP, libc::IP_RECVERR, 1);
+pub(crate) const ERRORS: SocketOption = (libc::IPPROTO_IP, libc::IP_RECVERR, 1);
 /// Same for IPv6.
-pub(crate) const ERRORS_6: (libc::c_int, libc::c_int, libc::c_int) =
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+pub(crate) const ERRORS_6: SocketOption = (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
 /// The driver process cuts large frames into datagrams, and completes checksums.
 const SENT_FEATURES: u64 = features::GUEST_CSUM
     | features::GUEST_TSO4
@@ -42,8 +43,8 @@ pub enum Coalescing {
     Off,
 }
 
-/// Opens a tunnel port at a UDP port, for IPv4 and IPv6. Datagrams pass the host's own stack, both ways. `name` is for
-/// messages. The facts have the offloads of frames to the port, and of those
+/// Opens a tunnel port at a UDP port, for IPv4 and IPv6; on a host without IPv6, for IPv4. Datagrams pass the host's own stack, both
+/// ways. `name` is for messages. The facts have the offloads of frames to the port, and of those
 /// from it if datagrams are coalesced.
 ///
 /// # Errors
@@ -53,42 +54,61 @@ pub(crate) fn udp(
     tunnel: TunnelFacts,
     coalescing: Coalescing,
 ) -> Result<OpenedDevice, OpenError> {
-    let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::INET6, SocketType::DGRAM, flags, Some(ipproto::UDP));
-    let socket: OwnedFd = socket.map_err(|error| match error {
-        Errno::AFNOSUPPORT => OpenError::NoIpv6(name.to_owned()),
-        error => failed("make a UDP socket")(error),
-    })?;
-    let options = [
-        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0),
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
-        (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
-        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
-        ERRORS_6,
-        NO_FLOW_LABEL,
-        (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
-        (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
-        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-        ERRORS,
-        (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
-    ];
-    for (level, option, value) in options {
-        set_option(socket.as_fd(), level, option, value).map_err(failed("set options of the UDP socket"))?;
-    }
-    set_room(socket.as_fd());
-    let any = SocketAddrV6::new(Ipv6Addr::UNSPECIFIED, tunnel.port, 0, 0);
-    bind(&socket, &any).map_err(|error| match error {
-        Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port: tunnel.port },
-        error => failed("bind the UDP socket")(error),
-    })?;
+    let socket = match bound(name, tunnel.port, AddressFamily::INET6) {
+        Err(OpenError::NoIpv6(_)) => bound(name, tunnel.port, AddressFamily::INET)?,
+        socket => socket?,
+    };
     let coalesces = coalescing == Coalescing::Wanted
         && !tunnel.kind.needs_room()
         && set_option(socket.as_fd(), libc::IPPROTO_UDP, libc::UDP_GRO, 1).is_ok();
     let mut opened = end(name, Backend::Udp, tunnel, socket);
     opened.facts.features = SENT_FEATURES | if coalesces { features::HOST_TSO } else { 0 };
     Ok(opened)
+}
+
+/// For datagrams of IPv4, of a socket of either family.
+const IPV4_OPTIONS: [SocketOption; 4] = [
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, 1),
+    (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+    ERRORS,
+];
+/// Tells addresses, of a socket of IPv4. One of IPv6 tells them as mapped ones.
+const IPV4_ADDRESSES: SocketOption = (libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
+const IPV6_OPTIONS: [SocketOption; 8] = [
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    ERRORS_6,
+    NO_FLOW_LABEL,
+    (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
+];
+
+/// A socket of this family with the options of a tunnel's end, at the UDP port. That of IPv6 takes IPv4, too.
+fn bound(name: &str, port: u16, family: AddressFamily) -> Result<OwnedFd, OpenError> {
+    let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP));
+    let socket: OwnedFd = socket.map_err(|error| match error {
+        Errno::AFNOSUPPORT => OpenError::NoIpv6(name.to_owned()),
+        error => failed("make a UDP socket")(error),
+    })?;
+    let (any, own): (IpAddr, &[SocketOption]) = match family {
+        AddressFamily::INET => (Ipv4Addr::UNSPECIFIED.into(), &[IPV4_ADDRESSES]),
+        _ => (Ipv6Addr::UNSPECIFIED.into(), &IPV6_OPTIONS),
+    };
+    for (level, option, value) in own.iter().chain(&IPV4_OPTIONS) {
+        set_option(socket.as_fd(), *level, *option, *value)
+            .map_err(failed("set options of the UDP socket"))?;
+    }
+    set_room(socket.as_fd());
+    bind(&socket, &SocketAddr::new(any, port)).map_err(|error| match error {
+        Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port },
+        error => failed("bind the UDP socket")(error),
+    })?;
+    Ok(socket)
 }
 
 /// Whether a tunnel's socket hands over coalesced datagrams, by its facts.
@@ -120,6 +140,18 @@ mod tests {
     use lasthop_device::TunnelKind;
 
     use super::*;
+
+    #[test]
+    fn a_host_without_ipv6_has_an_end_of_ipv4() {
+        let other = bound("genev_sys", 0, AddressFamily::INET).expect("a socket");
+        let address = rustix::net::getsockname(&other).expect("its address");
+        assert_eq!(address.address_family(), AddressFamily::INET);
+        let port = SocketAddr::try_from(address).expect("an address").port();
+        for family in [AddressFamily::INET, AddressFamily::INET6] {
+            let taken = bound("genev_sys", port, family).expect_err("it is taken");
+            assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
+        }
+    }
 
     #[test]
     fn a_port_has_one_end() {

@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use lasthop_device::{DeviceDropReason, DriverCounters, TunnelSocket};
+use lasthop_device::{DeviceDropReason, DriverCounters};
 use lasthop_frontend::{GuestError, VnicPair};
 use lasthop_wire::flow_hash;
 use lasthop_wire::headers::IPV6_BYTES;
@@ -151,7 +151,7 @@ impl UdpQueue {
     fn ip_bytes(&self) -> u32 {
         let (remote, _) = self.departures.outbox.destination(self.departures.done);
         let ip = if is_mapped(remote) { IPV4_BYTES } else { IPV6_BYTES as u32 };
-        let udp = if self.facts.kind.socket() == TunnelSocket::Udp { UDP_BYTES } else { 0 };
+        let udp = if self.headers.socket().is_udp() { UDP_BYTES } else { 0 };
         ip + udp
     }
 

@@ -86,6 +86,10 @@ pub(super) fn read_control(control: &[u8], mut endpoint: Endpoint) -> (Endpoint,
             ((libc::SOL_IPV6, libc::IPV6_PKTINFO), data) => {
                 endpoint.local = data.first_chunk().map_or(0, |address| u128::from_be_bytes(*address));
             }
+            // in_pktinfo: interface, the address that answers come from, and the header's.
+            ((libc::SOL_IP, libc::IP_PKTINFO), &[_, _, _, _, _, _, _, _, a, b, c, d, ..]) => {
+                endpoint.local = mapped(u32::from_be_bytes([a, b, c, d]));
+            }
             // A byte, or an int below 256.
             ((libc::SOL_IP, libc::IP_TOS) | (libc::SOL_IPV6, libc::IPV6_TCLASS), data) => {
                 endpoint.tos = number(data);

@@ -165,7 +165,7 @@ impl Departures {
         let entered = match head_len {
             None => Err(DeviceDropReason::NoTunnel),
             // The vNICs of others have no offloads.
-            Some(len) if headers.facts().kind.socket() != TunnelSocket::Udp => {
+            Some(len) if !headers.socket().is_udp() => {
                 self.enter_whole(&head[..len], &spans, len_bytes);
                 Ok(())
             }

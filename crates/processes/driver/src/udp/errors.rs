@@ -12,7 +12,7 @@ use lasthop_device::TunnelSocket;
 use rustix::io::Errno;
 
 use self::sys::ErrorInbox;
-use super::control::{entries, mapped};
+use super::control::entries;
 
 /// Errors that one system call takes.
 const ERRORS: usize = 8;

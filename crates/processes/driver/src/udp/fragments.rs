@@ -36,7 +36,7 @@ impl Fragments {
         if socket != TunnelSocket::RawIpv6 {
             set_option(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, ipv4)?;
         }
-        if socket != TunnelSocket::RawIpv4 {
+        if !socket.is_ipv4_only() {
             set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, ipv6)?;
         }
         Ok(())

@@ -24,31 +24,37 @@ const _: () = assert!(TAGGED_BYTES > PLACEHOLDER_BYTES);
 #[derive(Debug)]
 pub(super) struct Headers {
     facts: TunnelFacts,
+    socket: TunnelSocket,
     /// Of GRE, of the next datagram that has one.
     sequence: u32,
 }
 
 impl Headers {
-    pub(super) fn new(facts: TunnelFacts) -> Self {
+    pub(super) fn new(facts: TunnelFacts, socket: TunnelSocket) -> Self {
         // Receivers take lower numbers than they have seen for late ones. A driver process that follows another begins beyond its numbers as
         // long as that one sent fewer than 62500 a second.
-        Self { facts, sequence: (since_epoch_us() >> 4) as u32 }
+        Self { facts, socket, sequence: (since_epoch_us() >> 4) as u32 }
     }
 
     pub(super) fn facts(&self) -> &TunnelFacts {
         &self.facts
     }
 
+    /// The socket that datagrams with them pass.
+    pub(super) fn socket(&self) -> TunnelSocket {
+        self.socket
+    }
+
     /// Whether there is a checksum over datagrams that is not the kernel's to check.
     pub(super) fn is_summed(&self, tunnel: &OuterHeader) -> bool {
-        self.facts.kind.socket() != TunnelSocket::Udp && tunnel.has(flag::CSUM)
+        !self.socket.is_udp() && tunnel.has(flag::CSUM)
     }
 
     /// Reads a datagram's IP header, if the socket hands it over with one; its bytes, and where the datagram came from.
     pub(super) fn read_ip(&self, start: &[u8], told: Endpoint) -> Result<(usize, Endpoint), TunnelFault> {
-        match self.facts.kind.socket() {
+        match self.socket {
             TunnelSocket::RawIpv4 => read_ipv4(start),
-            TunnelSocket::Udp | TunnelSocket::RawIpv6 => Ok((0, told)),
+            TunnelSocket::Udp | TunnelSocket::UdpIpv4 | TunnelSocket::RawIpv6 => Ok((0, told)),
         }
     }
 
@@ -78,9 +84,9 @@ impl Headers {
         frame: &[u8],
         head: &mut [u8; WRITTEN_BYTES_MAX],
     ) -> Option<usize> {
-        let has_family = match self.facts.kind.socket() {
+        let has_family = match self.socket {
             TunnelSocket::Udp => true,
-            TunnelSocket::RawIpv4 => !tunnel.has(flag::IPV6),
+            TunnelSocket::UdpIpv4 | TunnelSocket::RawIpv4 => !tunnel.has(flag::IPV6),
             TunnelSocket::RawIpv6 => tunnel.has(flag::IPV6),
         };
         if tunnel.dst == 0 || !has_family {
@@ -162,7 +168,7 @@ mod tests {
     use super::*;
 
     fn headers(kind: TunnelKind) -> Headers {
-        Headers::new(TunnelFacts { kind, port: 0 })
+        Headers::new(TunnelFacts { kind, port: 0 }, kind.socket())
     }
 
     #[test]
@@ -195,6 +201,10 @@ mod tests {
         }
         assert_eq!(headers(TunnelKind::Erspan).write(&of_ipv4, &[], &mut head), None, "it has no options");
         assert_eq!(headers(TunnelKind::Geneve).write(&of_ipv6, &[], &mut head), Some(8));
+        let facts = TunnelFacts { kind: TunnelKind::Geneve, port: 6081 };
+        let mut without_ipv6 = Headers::new(facts, TunnelSocket::UdpIpv4);
+        assert_eq!(without_ipv6.write(&of_ipv6, &[], &mut head), None);
+        assert_eq!(without_ipv6.write(&of_ipv4, &[], &mut head), Some(8));
     }
 
     #[test]

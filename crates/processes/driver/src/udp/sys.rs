@@ -11,7 +11,7 @@ use arrayvec::ArrayVec;
 use lasthop_device::TunnelSocket;
 use rustix::io::Errno;
 
-use super::control::{CONTROL_BYTES, Endpoint, read_control, write_control, write_segment_len};
+use super::control::{CONTROL_BYTES, Endpoint, mapped, read_control, write_control, write_segment_len};
 use super::headers::WRITTEN_BYTES_MAX;
 use crate::bounds::{INNER_BYTES_MAX, MESSAGE_DATAGRAMS_MAX, SEND_DATAGRAMS_MAX, SEND_PIECES_MAX};
 use crate::sys::{Arena, BATCH, EMPTY, Span, blank, checked};
@@ -20,6 +20,7 @@ const _: () = {
     use std::mem::offset_of;
     assert!(offset_of!(libc::sockaddr_in6, sin6_flowinfo) == offset_of!(libc::sockaddr_in, sin_addr));
     assert!(offset_of!(libc::sockaddr_in6, sin6_family) == offset_of!(libc::sockaddr_in, sin_family));
+    assert!(offset_of!(libc::sockaddr_in6, sin6_port) == offset_of!(libc::sockaddr_in, sin_port));
 };
 
 #[repr(C, align(8))] // a cmsghdr starts with a size_t
@@ -30,6 +31,14 @@ fn no_name() -> libc::sockaddr_in6 {
     unsafe { std::mem::zeroed() }
 }
 
+/// The address in a name; that of a socket of IPv4, which is a sockaddr_in, mapped.
+pub(super) fn address_of(name: &libc::sockaddr_in6, is_ipv4_only: bool) -> u128 {
+    match is_ipv4_only {
+        true => mapped(u32::from_be(name.sin6_flowinfo)), // where a sockaddr_in has it
+        false => u128::from_be_bytes(name.sin6_addr.s6_addr),
+    }
+}
+
 /// Buffers for `recvmmsg`. The pointers in its messages are valid during a call only.
 pub(super) struct UdpInbox {
     arena: Arc<Arena>,
@@ -37,6 +46,8 @@ pub(super) struct UdpInbox {
     iovecs: Box<[libc::iovec; BATCH]>,
     names: Box<[libc::sockaddr_in6; BATCH]>,
     controls: Box<[Control; BATCH]>,
+    /// Its socket knows no addresses of IPv6.
+    is_ipv4_only: bool,
 }
 
 // SAFETY: between calls its pointers are not followed.
@@ -49,9 +60,10 @@ impl std::fmt::Debug for UdpInbox {
 }
 
 impl UdpInbox {
-    pub(super) fn new(arena: Arc<Arena>) -> Self {
+    pub(super) fn new(arena: Arc<Arena>, socket: TunnelSocket) -> Self {
         Self {
             arena,
+            is_ipv4_only: socket.is_ipv4_only(),
             messages: Box::new([blank(); BATCH]),
             iovecs: Box::new([EMPTY; BATCH]),
             names: Box::new([no_name(); BATCH]),
@@ -96,7 +108,7 @@ impl UdpInbox {
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
         let control_len = (message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
         let is_whole = message.msg_hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) == 0;
-        let remote = u128::from_be_bytes(name.sin6_addr.s6_addr);
+        let remote = address_of(name, self.is_ipv4_only);
         let first = Endpoint { remote, port: u16::from_be(name.sin6_port), ..Endpoint::default() };
         let (endpoint, datagram_bytes) = read_control(&self.controls[index].0[..control_len], first);
         let len = message.msg_len;
@@ -183,8 +195,8 @@ impl UdpOutbox {
     pub(super) fn new(arena: Arc<Arena>, socket: TunnelSocket) -> Self {
         Self {
             arena,
-            is_ipv4_only: socket == TunnelSocket::RawIpv4,
-            is_udp: socket == TunnelSocket::Udp,
+            is_ipv4_only: socket.is_ipv4_only(),
+            is_udp: socket.is_udp(),
             messages: Box::new([blank(); BATCH]),
             message_controls: Box::new([const { Control([0; CONTROL_BYTES]) }; BATCH]),
             iovecs: Box::new([EMPTY; SEND_PIECES_MAX]),

@@ -1,6 +1,7 @@
 //! Datagrams of a real socket on their way to a switch that is played here.
 
 mod cut;
+mod ipv4;
 mod layer3;
 mod long;
 

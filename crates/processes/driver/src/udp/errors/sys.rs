@@ -8,6 +8,7 @@ use rustix::io::Errno;
 
 use super::{ERRORS, QueuedError, read_error};
 use crate::sys::{blank, checked};
+use crate::udp::sys::address_of;
 
 /// Bytes of the control data of an error: its description with the address of a sender, and what a received datagram has, each with
 /// its header.
@@ -42,7 +43,7 @@ impl ErrorInbox {
             messages: Box::new([blank(); ERRORS]),
             names: Box::new([no_name; ERRORS]),
             controls: Box::new([const { ErrorControl([0; CONTROL_BYTES]) }; ERRORS]),
-            is_ipv4_only: socket == TunnelSocket::RawIpv4,
+            is_ipv4_only: socket.is_ipv4_only(),
         }
     }
 
@@ -72,11 +73,6 @@ impl ErrorInbox {
         let (message, name) = (&self.messages[index], &self.names[index]);
         #[allow(clippy::unnecessary_cast, reason = "a socklen_t with musl")]
         let len = (message.msg_hdr.msg_controllen as usize).min(CONTROL_BYTES);
-        let remote = if self.is_ipv4_only {
-            super::mapped(u32::from_be(name.sin6_flowinfo)) // where a sockaddr_in has its address
-        } else {
-            u128::from_be_bytes(name.sin6_addr.s6_addr)
-        };
-        read_error(&self.controls[index].0[..len], remote)
+        read_error(&self.controls[index].0[..len], address_of(name, self.is_ipv4_only))
     }
 }

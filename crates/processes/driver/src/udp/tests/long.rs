@@ -56,7 +56,7 @@ fn long(source: u8, is_fixed: bool) -> Vec<u8> {
 
 impl Tunnel {
     /// Acts as a switch: delivers a frame for a tunnel.
-    fn deliver(&mut self, tunnel: &OuterHeader, frame: &[u8]) {
+    pub(super) fn deliver(&mut self, tunnel: &OuterHeader, frame: &[u8]) {
         self.deliver_in(SEND_SLOT_BYTES as usize, &Offload::default(), tunnel, frame);
     }
 

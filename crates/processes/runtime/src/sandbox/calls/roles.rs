@@ -87,7 +87,10 @@ pub(in crate::sandbox) const DRIVER_CALLS: &[Call] = &[
     Call::any(call!(SYS_writev), "sends frames to taps"),
     Call::any(call!(SYS_recvfrom), "wakes an XDP socket's fill ring").kept(),
     Call::with(call!(SYS_sendto), &[NO_ADDRESS], "wakes an XDP socket's transmit ring"),
-    Call::any(call!(SYS_getsockname), "checks whether a packet socket's device exists"),
+    Call::any(
+        call!(SYS_getsockname),
+        "checks whether a packet socket's device exists; tells whether a tunnel's socket is of IPv4 alone",
+    ),
     Call::with(
         call!(SYS_getsockopt),
         &[
