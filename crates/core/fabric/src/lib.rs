@@ -100,14 +100,14 @@ pub use tx::internal::InjectError;
 pub use tx::meter::VisitMeter;
 pub use tx::moves::{MovingRing, Release, SettledCopies};
 pub use tx::offloads::{HelpShare, HelperFinder, LargeCopies};
-pub use upcall::{UpcallLimits, UpcallReader, UpcallRecord, UpcallWriter, upcalls};
+pub use upcall::{UpcallLimits, UpcallReader, UpcallWriter, upcalls};
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
 pub use lasthop_module_api::RingId;
-pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, Visited};
+pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, UpcallRecord, Visited};
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PORTS_MAX, PortId, Verdicts};
 

@@ -1,7 +1,8 @@
 //! Fair turns: among the ports of a worker, and among the lines of packets for the control plane.
 //!
 //! **Purpose.** A port with much to do must not take the turns of others. [`DrrScheduler`] gives ports of one worker
-//! equal shares of its time, by the cost that a [`Charge`] counts. [`UpcallTurns`] lets lines with few packets go ahead of busy ones.
+//! equal shares of its time, by the cost that a [`Charge`] counts. [`UpcallTurns`] lets lines with few packets go ahead of busy ones; an
+//! [`UpcallRecord`] says in which line a packet waits.
 //!
 //! ```text
 //!   transmit rings of ports ──> DrrScheduler ──> the ring that a worker visits
@@ -38,6 +39,7 @@
 mod charge;
 mod drr;
 mod lines;
+mod upcall_record;
 
 pub use charge::{
     COPY_COST, Charge, FAULT_REST_FACTOR, FAULT_REST_NS_MAX, NS_COST, PACKET_COST, PIECE_COST, UPCALL_COST,
@@ -45,3 +47,4 @@ pub use charge::{
 };
 pub use drr::{ActiveRing, DrrScheduler, TURN_COST, Visited};
 pub use lines::{UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE, UpcallLine, UpcallTurns};
+pub use upcall_record::{UPCALL_PREFIX_BYTES, UpcallRecord};
