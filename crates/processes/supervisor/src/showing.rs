@@ -2,6 +2,7 @@
 //! process.
 
 use lasthop_api::leases::LeaseReport;
+use lasthop_api::port::PortBackend;
 use lasthop_api::report::{
     DeviceCounters, DeviceStatus, DriverFacts, PortFilter, PortReport, PortStatus, PortStatusList,
     StatsReport,
@@ -95,7 +96,8 @@ impl Reports<'_> {
         let is_complete = self.ports.links.as_ref().is_some_and(Links::is_complete);
         // A connected back end may still be refused.
         let runs = inside.is_some_and(|inside| inside.state == STATE_RUNNING);
-        let is_missing = device.seen.is_none() && port.spec.tap().is_none();
+        let is_tunnel = matches!(port.spec.backend, PortBackend::Tunnel(_));
+        let is_missing = device.seen.is_none() && port.spec.tap().is_none() && !is_tunnel;
         match () {
             () if !port.is_known() => ("switch restarting", None),
             () if is_missing && is_complete => ("no device", Some(no_device(name))),
@@ -111,7 +113,7 @@ impl Reports<'_> {
             () if device.is_elsewhere() => {
                 ("up", Some(format!("{name} was moved to another network namespace")))
             }
-            () if device.has_link() => ("up", trouble()),
+            () if device.has_link() || is_tunnel => ("up", trouble()),
             () => ("no carrier", trouble()),
         }
     }

@@ -516,8 +516,8 @@ impl From<PortSpec> for PortKeys {
                 link: None,
                 ..common
             },
-            // Only controllers make tunnel ports: there is no key.
-            PortBackend::Tunnel(_) => common,
+            // Only controllers make tunnel ports: there is no key. Readers take it for a device without settings of its own.
+            PortBackend::Tunnel(_) => Self { link: None, ..common },
         }
     }
 }

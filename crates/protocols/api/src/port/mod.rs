@@ -405,6 +405,14 @@ mod tests {
     }
 
     #[test]
+    fn a_tunnel_port_of_an_answer_can_be_read() {
+        let facts = TunnelFacts { kind: lasthop_device::TunnelKind::Geneve, port: 6081 };
+        let port = PortSpec::new("genev_sys_6081".parse().expect("a name"), PortBackend::Tunnel(facts));
+        let read: PortSpec = serde_json::from_value(serde_json::json!(port)).expect("settings");
+        assert_eq!((read.kind(), read.device_name()), (BackendKind::Device, "genev_sys_6081"));
+    }
+
+    #[test]
     fn keys_that_contradict_each_other_are_refused() {
         for (text, words) in [
             ("a,device=eth1,tap=b", "both device and tap"),
