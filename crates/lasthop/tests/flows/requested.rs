@@ -9,12 +9,13 @@ use crate::plane::Plane;
 use lasthop_rig::guests::{ONE, guest};
 use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::successors::{own_version, report, successor_of_version};
-use lasthop_rig::{Switch, eventually, signal};
+use lasthop_rig::{Switch, eventually, signal, stop};
 
 const EPERM: i32 = 1;
 const EEXIST: i32 = 17;
 const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
+const EADDRINUSE: i32 = 98;
 
 /// A switch in its own namespace, and a control plane with a datapath whose name no device has.
 struct Lab {
@@ -110,6 +111,51 @@ fn devices_are_ports_while_they_are_wanted_and_there() {
     lab.gone("wire");
     let ports = lab.plane.client.ports(lab.plane.datapath).expect("a datapath");
     assert_eq!(ports.len(), 1, "it is out of the datapath");
+}
+
+/// The driver process closes a tunnel's socket when it comes to it. A control plane makes the next tunnel at once.
+#[test]
+fn a_tunnel_s_udp_port_is_free_when_the_tunnel_is_gone() {
+    if !may() {
+        return;
+    }
+    let mut lab = Lab::new();
+    let mut port = lab.add("genev_sys_6081", VportKind::Geneve).expect("a port");
+    let driver = |lab: &Lab| {
+        let shown = lab.switch.json(&["port", "show", "genev_sys_6081"]);
+        shown["driver"]["pid"].as_u64().filter(|_| shown["state"] == "up")
+    };
+    let pid = eventually("the tunnel", || driver(&lab));
+    stop(pid as u32);
+    for _ in 0..3 {
+        lab.plane.remove_port(port.number.expect("a number"));
+        port = lab.add("genev_sys_6081", VportKind::Geneve).expect("a port");
+    }
+    assert_eq!(lab.refusal("genev_sys_2", VportKind::Geneve), EADDRINUSE, "the port has a tunnel");
+    signal(pid as u32, Signal::CONT);
+    assert_eq!(eventually("the tunnel", || driver(&lab)), pid);
+    let sockets =
+        || std::fs::read_to_string(format!("/proc/{}/net/udp6", lab.switch.pid())).expect("sockets");
+    eventually("one socket", || (sockets().matches(":17C1 ").count() == 1).then_some(()));
+}
+
+#[test]
+fn a_tunnel_is_shown_as_a_port_that_is_up() {
+    if !may() {
+        return;
+    }
+    let mut lab = Lab::new();
+    lab.add("genev_sys_6081", VportKind::Geneve).expect("a port");
+    let shows = |words: &[&str]| lab.switch.ask(words).ok();
+    eventually("the tunnel", || shows(&["port", "list"]).contains("up").then_some(()));
+    for words in
+        [&["port", "show", "genev_sys_6081"][..], &["port", "list"], &["port", "list", "--backend", "device"]]
+    {
+        let shown = shows(words);
+        let line =
+            shown.lines().find(|line| line.contains("genev_sys_6081")).unwrap_or_else(|| panic!("{shown}"));
+        assert!(!shown.contains("no device") && shown.contains("up"), "{words:?}: {line}");
+    }
 }
 
 #[test]

@@ -238,6 +238,16 @@ impl DevicePort {
         self.seen = seen.cloned();
     }
 
+    /// Of a tunnel's end: lets the next one have its UDP port, while the driver process and the service manager still have the
+    /// socket. The port's number.
+    #[must_use]
+    pub fn release_udp_port(&self) -> Option<u16> {
+        let opened = self.opened.as_ref()?;
+        let tunnel = opened.facts.tunnel.filter(|tunnel| tunnel.kind.socket().is_udp())?;
+        opened.kept.iter().for_each(|socket| lasthop_netdev::release_udp_port(socket.as_fd()));
+        Some(tunnel.port)
+    }
+
     /// Handles the end of the driver process, which had all descriptors.
     pub fn driver_gone(&mut self) {
         (self.is_driven, self.stale) = (false, None);

@@ -1,7 +1,7 @@
 //! Opens devices for their ports.
 
 use lasthop_device::{OpenedDevice, TunnelFacts};
-use lasthop_netdev::{Coalescing, OpenError, TapOptions, Uplink, UplinkOptions};
+use lasthop_netdev::{Coalescing, OpenError, PortClaim, TapOptions, Uplink, UplinkOptions};
 
 use lasthop_module_api::Mac;
 
@@ -31,7 +31,7 @@ pub fn open(spec: &PortSpec, gro: TunnelGro) -> Result<Opening, String> {
     let opened = match &spec.backend {
         PortBackend::Tap(backend) => tap(&backend.tap, spec),
         PortBackend::Device(backend) => uplink(backend, spec),
-        PortBackend::Tunnel(facts) => tunnel(spec.device_name(), *facts, gro),
+        PortBackend::Tunnel(facts) => tunnel(spec.device_name(), *facts, gro, PortClaim::Alone),
         PortBackend::VhostUser(_) => return Err("a vhost-user port has no device".to_owned()),
     };
     opened.map_err(|error| error.to_string())
@@ -73,12 +73,17 @@ pub fn internal(name: &str) -> Result<Opening, OpenError> {
 ///
 /// # Errors
 /// Errors of the kernel.
-pub fn tunnel(name: &str, facts: TunnelFacts, gro: TunnelGro) -> Result<Opening, OpenError> {
+pub fn tunnel(
+    name: &str,
+    facts: TunnelFacts,
+    gro: TunnelGro,
+    claim: PortClaim,
+) -> Result<Opening, OpenError> {
     let coalescing = match gro {
         TunnelGro::Auto => Coalescing::Wanted,
         TunnelGro::Off => Coalescing::Off,
     };
-    let device = lasthop_netdev::tunnel(name, facts, coalescing)?;
+    let device = lasthop_netdev::tunnel(name, facts, coalescing, claim)?;
     let mut why = "a controller asked for tunnels".to_owned();
     if facts.kind.socket().is_udp() && !lasthop_netdev::coalesces(&device.facts) {
         why += match gro {

@@ -111,9 +111,9 @@ impl Ports {
             return device.renew();
         }
         let opened = if device.is_requested {
-            opening::requested(&spec, self.table.tunnel_gro)
+            opening::requested(&spec, self.table.tunnels.gro)
         } else {
-            opening::open(&spec, self.table.tunnel_gro)
+            opening::open(&spec, self.table.tunnels.gro)
         };
         match opened {
             Ok(opening) => {

@@ -69,6 +69,7 @@ mod switch_process;
 mod switch_table;
 mod switches;
 mod tracking;
+mod tunnel_ports;
 mod upgrade;
 mod warnings;
 

@@ -20,6 +20,7 @@ use lasthop_runtime::poller::{Interest, Poller};
 
 use super::port::Port;
 use super::source::Source;
+use super::tunnel_ports::TunnelPorts;
 
 /// Ports for users; one more is the switch's own.
 const USER_PORTS_MAX: usize = PORTS_MAX - 1;
@@ -35,8 +36,7 @@ pub(super) struct PortTable {
     next_number: u32,
     /// The run directory, which has the sockets without a configured path.
     pub(super) dir: PathBuf,
-    /// Of tunnel ports that are opened.
-    pub(super) tunnel_gro: TunnelGro,
+    pub(super) tunnels: TunnelPorts,
 }
 
 impl PortTable {
@@ -48,7 +48,7 @@ impl PortTable {
             is_tracking_late: false,
             next_number: 0,
             dir: dir.to_path_buf(),
-            tunnel_gro,
+            tunnels: TunnelPorts::new(tunnel_gro),
         }
     }
 

@@ -16,6 +16,7 @@ use lasthop_api::orders::{Answer, Order};
 use lasthop_api::port::PortSpec;
 use lasthop_api::report::HUNG_UP;
 use lasthop_api::settings::TunnelGro;
+use lasthop_device_ports::DevicePort;
 use lasthop_fd_store::RecordKey;
 use lasthop_listeners::{Caller, check_absolute};
 use lasthop_placement::{AttachedGuest, PlacedPort};
@@ -202,6 +203,9 @@ impl Ports {
     /// Removes a port, also from the driver process.
     pub(super) fn forget_port(&mut self, number: u32, out: &mut Outputs) {
         let Some(port) = self.table.all.remove(&number) else { return };
+        if let Some(udp_port) = port.device().and_then(DevicePort::release_udp_port) {
+            self.table.tunnels.note_released(udp_port, Instant::now());
+        }
         self.sessions.saved.remove(&number);
         self.counters.by_port.remove(&number);
         out.store.is_late(RecordKey::Port(number));

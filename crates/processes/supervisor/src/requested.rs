@@ -152,7 +152,11 @@ impl Ports {
         self.table.check_beside(&spec)?;
         let opening = match wanted.kind {
             WantedKind::Internal => Some(make(&wanted.name)?),
-            WantedKind::Tunnel(facts) => Some(opening::tunnel(&wanted.name, facts, self.table.tunnel_gro)?),
+            WantedKind::Tunnel(facts) => {
+                let tunnels = &self.table.tunnels;
+                let claim = tunnels.claim(facts.port, Instant::now());
+                Some(opening::tunnel(&wanted.name, facts, tunnels.gro, claim)?)
+            }
             WantedKind::Netdev => {
                 ethernet_device(&wanted.name)?;
                 None

@@ -299,7 +299,7 @@ impl Reports<'_> {
             placement_batches: self.placement.threshold(),
             shares: self.shares.setting(),
             standby: self.standby.setting(),
-            tunnel_gro: Some(self.ports.tunnel_gro),
+            tunnel_gro: Some(self.ports.tunnels.gro),
             huge_pages: Some(settings.huge_pages),
             pair_flows: Some(settings.pair_flows),
         };

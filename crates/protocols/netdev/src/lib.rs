@@ -54,7 +54,7 @@ pub use netlink::tap_namespace_id;
 pub use packet::{PacketOptions, packet};
 pub use raw::tunnel;
 pub use tap::{TapOptions, TrafficLimits, set_carrier, tap};
-pub use udp::{Coalescing, coalesces};
+pub use udp::{Coalescing, PortClaim, coalesces, release_udp_port};
 pub use uplink::{Uplink, UplinkOptions};
 pub use xdp::XdpDevice;
 pub use xdp_error::XdpError;

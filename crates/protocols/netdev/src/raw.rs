@@ -10,15 +10,20 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::{set_option, take_gre};
-use crate::udp::{Coalescing, ERRORS, ERRORS_6, NO_FLOW_LABEL, SocketOption, end, udp};
+use crate::udp::{Coalescing, ERRORS, ERRORS_6, NO_FLOW_LABEL, PortClaim, SocketOption, end, udp};
 
 /// The end of tunnels of any kind. Datagrams pass the host's own stack, both ways. `name` is for messages.
 ///
 /// # Errors
 /// [`OpenError`]; [`OpenError::PortTaken`] if another socket has the UDP port, as one of a tunnel device of the kernel.
-pub fn tunnel(name: &str, tunnel: TunnelFacts, coalescing: Coalescing) -> Result<OpenedDevice, OpenError> {
+pub fn tunnel(
+    name: &str,
+    tunnel: TunnelFacts,
+    coalescing: Coalescing,
+    claim: PortClaim,
+) -> Result<OpenedDevice, OpenError> {
     match tunnel.kind.socket() {
-        TunnelSocket::Udp | TunnelSocket::UdpIpv4 => udp(name, tunnel, coalescing),
+        TunnelSocket::Udp | TunnelSocket::UdpIpv4 => udp(name, tunnel, coalescing, claim),
         TunnelSocket::RawIpv4 => raw(name, tunnel, AddressFamily::INET, &OPTIONS),
         TunnelSocket::RawIpv6 => raw(name, tunnel, AddressFamily::INET6, &OPTIONS_6),
     }

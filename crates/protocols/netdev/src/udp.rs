@@ -1,12 +1,12 @@
 //! Opens the UDP sockets of tunnel ports.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use lasthop_device::{Backend, DeviceFacts, OpenedDevice, TunnelFacts};
 use lasthop_vhost::features;
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with, sockopt};
 
 use crate::OpenError;
 use crate::packet::set_room;
@@ -43,6 +43,15 @@ pub enum Coalescing {
     Off,
 }
 
+/// Which sockets may have the UDP port already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortClaim {
+    /// None.
+    Alone,
+    /// Sockets of tunnels after [`release_udp_port`].
+    AfterReleased,
+}
+
 /// Opens a tunnel port at a UDP port, for IPv4 and IPv6; on a host without IPv6, for IPv4. Datagrams pass the host's own stack, both
 /// ways. `name` is for messages. The facts have the offloads of frames to the port, and of those
 /// from it if datagrams are coalesced.
@@ -53,9 +62,11 @@ pub(crate) fn udp(
     name: &str,
     tunnel: TunnelFacts,
     coalescing: Coalescing,
+    claim: PortClaim,
 ) -> Result<OpenedDevice, OpenError> {
-    let socket = match bound(name, tunnel.port, AddressFamily::INET6) {
-        Err(OpenError::NoIpv6(_)) => bound(name, tunnel.port, AddressFamily::INET)?,
+    let port = (tunnel.port, claim);
+    let socket = match bound(name, port, AddressFamily::INET6) {
+        Err(OpenError::NoIpv6(_)) => bound(name, port, AddressFamily::INET)?,
         socket => socket?,
     };
     let coalesces = coalescing == Coalescing::Wanted
@@ -87,7 +98,7 @@ const IPV6_OPTIONS: [SocketOption; 8] = [
 ];
 
 /// A socket of this family with the options of a tunnel's end, at the UDP port. That of IPv6 takes IPv4, too.
-fn bound(name: &str, port: u16, family: AddressFamily) -> Result<OwnedFd, OpenError> {
+fn bound(name: &str, (port, claim): (u16, PortClaim), family: AddressFamily) -> Result<OwnedFd, OpenError> {
     let failed = |what| OpenError::of(name, "CAP_NET_BIND_SERVICE", what);
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP));
@@ -104,11 +115,23 @@ fn bound(name: &str, port: u16, family: AddressFamily) -> Result<OwnedFd, OpenEr
             .map_err(failed("set options of the UDP socket"))?;
     }
     set_room(socket.as_fd());
+    let share = |shares| {
+        sockopt::set_socket_reuseaddr(&socket, shares).map_err(failed("set options of the UDP socket"))
+    };
+    share(claim == PortClaim::AfterReleased)?;
     bind(&socket, &SocketAddr::new(any, port)).map_err(|error| match error {
         Errno::ADDRINUSE => OpenError::PortTaken { name: name.to_owned(), port },
         error => failed("bind the UDP socket")(error),
     })?;
+    share(false)?;
     Ok(socket)
+}
+
+/// Lets another socket have the UDP port of a tunnel's socket while that is still open: another process closes it later. The kernel
+/// gives datagrams to the one that was bound last.
+pub fn release_udp_port(socket: BorrowedFd<'_>) {
+    // It only fails for other descriptors, which have no such port.
+    let _ = sockopt::set_socket_reuseaddr(socket, true);
 }
 
 /// Whether a tunnel's socket hands over coalesced datagrams, by its facts.
@@ -138,18 +161,40 @@ pub(crate) fn end(name: &str, backend: Backend, tunnel: TunnelFacts, socket: Own
 #[cfg(test)]
 mod tests {
     use lasthop_device::TunnelKind;
+    use rustix::net::RecvFlags;
 
     use super::*;
 
     #[test]
     fn a_host_without_ipv6_has_an_end_of_ipv4() {
-        let other = bound("genev_sys", 0, AddressFamily::INET).expect("a socket");
+        let other = bound("genev_sys", (0, PortClaim::Alone), AddressFamily::INET).expect("a socket");
         let address = rustix::net::getsockname(&other).expect("its address");
         assert_eq!(address.address_family(), AddressFamily::INET);
         let port = SocketAddr::try_from(address).expect("an address").port();
         for family in [AddressFamily::INET, AddressFamily::INET6] {
-            let taken = bound("genev_sys", port, family).expect_err("it is taken");
+            let taken = bound("genev_sys", (port, PortClaim::Alone), family).expect_err("it is taken");
             assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
+        }
+    }
+
+    #[test]
+    fn a_released_port_is_the_next_socket_s_while_the_first_is_open() {
+        for family in [AddressFamily::INET6, AddressFamily::INET] {
+            let open = |port, claim| bound("genev_sys", (port, claim), family);
+            let first = open(0, PortClaim::Alone).expect("a socket");
+            let address = rustix::net::getsockname(&first).expect("its address");
+            let port = SocketAddr::try_from(address).expect("an address").port();
+            let taken = OpenError::PortTaken { name: "genev_sys".to_owned(), port };
+            assert_eq!(open(port, PortClaim::AfterReleased).expect_err("it is not released"), taken);
+            release_udp_port(first.as_fd());
+            assert_eq!(open(port, PortClaim::Alone).expect_err("it is still open"), taken);
+            let next = open(port, PortClaim::AfterReleased).expect("it is released");
+            assert_eq!(open(port, PortClaim::AfterReleased).expect_err("it has one end"), taken);
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+            sender.send_to(&[7], ("127.0.0.1", port)).expect("sent");
+            let received = |socket| rustix::net::recv(socket, &mut [0; 9][..], RecvFlags::DONTWAIT);
+            assert_eq!(received(&first).expect_err("it has none"), Errno::AGAIN);
+            assert_eq!(received(&next).expect("a datagram").0, 1);
         }
     }
 
@@ -159,17 +204,17 @@ mod tests {
         let free = std::net::UdpSocket::bind("[::]:0").expect("a port");
         let port = free.local_addr().expect("its address").port();
         let facts = TunnelFacts { kind: TunnelKind::Geneve, port };
-        let taken = udp("genev_sys", facts, Coalescing::Wanted).expect_err("it is taken");
+        let taken = udp("genev_sys", facts, Coalescing::Wanted, PortClaim::Alone).expect_err("it is taken");
         assert_eq!(taken, OpenError::PortTaken { name: "genev_sys".to_owned(), port });
         drop(free);
-        let opened = udp("genev_sys", facts, Coalescing::Wanted).expect("it is free");
+        let opened = udp("genev_sys", facts, Coalescing::Wanted, PortClaim::Alone).expect("it is free");
         assert_eq!(
             (opened.descriptors.len(), opened.facts.tunnel, opened.facts.is_tunnel()),
             (1, Some(facts), true)
         );
         assert!(coalesces(&opened.facts), "Linux 5.0");
         drop(opened);
-        let opened = udp("genev_sys", facts, Coalescing::Off).expect("it is free");
+        let opened = udp("genev_sys", facts, Coalescing::Off, PortClaim::Alone).expect("it is free");
         assert!(!coalesces(&opened.facts));
         assert_eq!(opened.facts.features, SENT_FEATURES);
     }

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use lasthop_device::{DeviceDropReason, TunnelFacts, TunnelKind};
-use lasthop_netdev::{Coalescing, OpenError};
+use lasthop_netdev::{Coalescing, OpenError, PortClaim};
 use lasthop_wire::tunnel::{OuterHeader, flag};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
@@ -36,7 +36,7 @@ fn refuse_ipv6() {
 fn opened(facts: TunnelFacts) -> Result<OwnedFd, OpenError> {
     let open = move || {
         refuse_ipv6();
-        let opened = lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off);
+        let opened = lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off, PortClaim::Alone);
         opened.map(|mut opened| opened.descriptors.remove(0))
     };
     std::thread::spawn(open).join().expect("opened")

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use lasthop_device::{DeviceDropReason, TunnelFacts, TunnelKind};
-use lasthop_netdev::Coalescing;
+use lasthop_netdev::{Coalescing, PortClaim};
 use lasthop_wire::tunnel::{HEADER_BYTES, OuterHeader, TUNNEL_BYTES, flag};
 use lasthop_wire::{Offload, vnet};
 
@@ -29,7 +29,8 @@ pub(super) fn ends_of(kind: TunnelKind) -> (Tunnel, UdpSocket) {
     let port = free.local_addr().expect("its address").port();
     drop(free);
     let facts = TunnelFacts { kind, port };
-    let mut opened = lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off).expect("it is free");
+    let mut opened =
+        lasthop_netdev::tunnel("genev_sys", facts, Coalescing::Off, PortClaim::Alone).expect("it is free");
     let there = UdpSocket::bind("[::1]:0").expect("a socket");
     there.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
     (over(opened.descriptors.remove(0), port, facts, false), there)
