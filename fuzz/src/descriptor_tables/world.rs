@@ -89,7 +89,7 @@ pub(super) struct World {
 impl World {
     pub(super) fn new(input: &mut Input<'_>) -> Self {
         let mut fabric = Fabric::new(Arc::new(Flood)).expect("a little memory");
-        fabric.set_flow_key(u64::from(input.u8()));
+        fabric.set_flow_key(u64::from(input.u8()), true);
         let mut port = |id| {
             let entries = 1 << (input.u8() % 7);
             assert!(entries <= ENTRIES_MAX);

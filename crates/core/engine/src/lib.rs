@@ -239,6 +239,8 @@ pub struct EngineSettings {
     pub polls_on_any_cpu: bool,
     /// Which thread serves which worker.
     pub gathering: Gathering,
+    /// Whether a flow goes to the receive queue of the queue pair from which its guest sends it ([`Fabric::set_flow_key`]).
+    pub steers_flows: bool,
     /// Threads that copy large frames on idle CPUs, beside the workers: together `WORKERS_MAX` at most.
     pub helpers: HelperSettings,
 }
@@ -255,6 +257,7 @@ impl Default for EngineSettings {
             hysteresis_us: HYSTERESIS_US_DEFAULT,
             polls_on_any_cpu: false,
             gathering: Gathering::default(),
+            steers_flows: true,
             helpers: HelperSettings::default(),
         }
     }
@@ -325,7 +328,7 @@ impl Engine {
             movement: movement::Movement::default(),
         };
         for (number, mut fabric) in fabrics.into_iter().enumerate() {
-            fabric.set_flow_key(flow_key);
+            fabric.set_flow_key(flow_key, engine.settings.steers_flows);
             let worker = Worker::new(fabric, Arc::clone(&engine.pool), started)
                 .map_err(|error| EngineError::System("set up a worker", error))?;
             engine.pool.watchdog().watch_me(number);

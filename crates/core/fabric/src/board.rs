@@ -2,7 +2,7 @@
 //! links.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_sync::{Bounded, SleepFlag};
@@ -10,12 +10,15 @@ use lasthop_sync::{Bounded, SleepFlag};
 use crate::RingId;
 use crate::bounds::{HELP_ORDERS_MAX, LENT_PACKETS_MAX};
 use crate::reference::Return;
+use crate::steering::Steering;
 
 /// State that the workers of one switch share, besides the receive rings: open queues, links and completion queues.
 #[derive(Debug)]
 pub(crate) struct Board {
     queues: Box<[OpenQueues]>,
     links: Box<[PortLink]>,
+    /// Of ports with several queue pairs. One stays for the next port with this number.
+    steerings: Box<[OnceLock<Arc<Steering>>]>,
     inboxes: Box<[WorkerInbox]>,
 }
 
@@ -48,6 +51,7 @@ impl Board {
         Self {
             queues: (0..PORTS_MAX).map(|_| OpenQueues::default()).collect(),
             links: (0..PORTS_MAX).map(|_| PortLink::default()).collect(),
+            steerings: (0..PORTS_MAX).map(|_| OnceLock::new()).collect(),
             inboxes: (0..workers).map(inbox).collect(),
         }
     }
@@ -58,6 +62,11 @@ impl Board {
 
     pub(crate) fn inbox(&self, worker: u8) -> &WorkerInbox {
         &self.inboxes[usize::from(worker)]
+    }
+
+    /// The receive queues of the flows of a port's guest. The first call decides about the key.
+    pub(crate) fn steering(&self, port: PortId, flow_key: u64) -> Arc<Steering> {
+        Arc::clone(self.steerings[port.index()].get_or_init(|| Arc::new(Steering::new(flow_key))))
     }
 
     /// Receive queues of a port that take packets, as bits.

@@ -77,6 +77,8 @@ pub struct HandoffCounters {
     pub shared: u64,
     /// References that other workers returned.
     pub returned: u64,
+    /// Flows that went to the receive queue of the transmit queue from which their guest sends them.
+    pub steered: u64,
 }
 
 /// Counters of the packets of one port. "rx" is from the guest to the switch, "tx" from the switch to the

@@ -82,6 +82,7 @@ mod progress;
 mod reference;
 mod rx;
 mod side_table;
+mod steering;
 mod takeover;
 mod tally;
 mod tap;

@@ -113,10 +113,11 @@ impl Fabric {
         }
     }
 
-    /// Sets the secret for spreading flows over a guest's receive queues, so that no sender can select one. All workers
-    /// of a switch use the same, so that a flow keeps its queue wherever it is sent from.
-    pub fn set_flow_key(&mut self, key: u64) {
-        self.receivers.flow_key = key;
+    /// Sets the secret for spreading flows over a guest's receive queues, so that no sender can select one, and whether they then
+    /// follow the guest to the queue pair from which it sends them (virtio 1.2, 5.1.6.5.6). All workers
+    /// of a switch use the same, so that a flow keeps its queue wherever it is sent from. Before ports are added.
+    pub fn set_flow_key(&mut self, key: u64, follow: bool) {
+        (self.receivers.flow_key, self.receivers.steers) = (key, follow);
     }
 
     /// Lets `module` decide from the next visit on.
@@ -127,11 +128,14 @@ impl Fabric {
     /// Adds a port without a guest: packets to it are dropped as `port_down`.
     pub fn add_port(&mut self, port: PortId, queue_pairs: u16) {
         let pairs = usize::from(queue_pairs.clamp(1, crate::bounds::QUEUE_PAIRS_MAX));
-        let mut sender = Sender::default();
+        let (board, flow_key) = (&self.senders.board, self.receivers.flow_key);
+        let steers = pairs > 1 && self.receivers.steers;
+        let steering = steers.then(|| board.steering(port, flow_key));
+        let mut sender = Sender { steering: steering.clone(), ..Sender::default() };
         sender.queues.resize_with(pairs, || None);
         sender.chains.resize_with(pairs, || None);
         self.senders.put(port, sender);
-        self.receivers.put(port, Receiver::new(pairs));
+        self.receivers.put(port, Receiver::new(pairs, steering));
         self.senders.board.set_link(port, true);
     }
 

@@ -108,6 +108,9 @@ impl Sender {
         let Some(chain) = queue.read_lone(&self.map, header, stages) else {
             return LoneFetch::Unusual;
         };
+        if let Some(steering) = &self.steering {
+            steering.note(std::slice::from_ref(header), ring.queue, 0);
+        }
         queue.ring.set_mark(chain.head, 1);
         queue.ring.take_marked(&[chain.head]);
         queue.blocked = false;

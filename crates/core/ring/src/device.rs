@@ -556,6 +556,15 @@ impl DeviceRing {
         crossed(self.memory.used_event(), end, oldest)
     }
 
+    /// Whether the driver has taken all chains, as far as it tells: it wants a signal for the next one, or has made every
+    /// descriptor available again. An old event index looks like that once in 65536 chains.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        // Linux writes an event index of 0 where it wants no signal.
+        let waits = self.event_idx && self.next_used != 0 && self.memory.used_event() == self.next_used;
+        !self.has_unpublished() && (waits || self.pending() == Ok(self.entries()))
+    }
+
     /// Whether a wanted signal shows that the driver has taken the chains of the last one. Without EVENT_IDX it does not.
     #[must_use]
     pub fn has_event_index(&self) -> bool {

@@ -9,6 +9,7 @@
 //! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
 //! - [`Version`]: words that many workers read and change.
+//! - [`FlowQueues`]: the receive queue of each flow of a guest.
 //! - [`MarkedStack`]: places that have to be checked again.
 //! - [`prefetch()`]: loads a cache line ahead of its use.
 //!
@@ -54,6 +55,7 @@
 //! ```
 
 mod combining_lock;
+mod flow_queues;
 mod marked_stack;
 mod publish_order;
 mod queue;
@@ -63,6 +65,7 @@ mod sync;
 mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use flow_queues::{FLOW_PLACES, FlowPlace, FlowQueues, UNUSED_MS};
 pub use marked_stack::{Marked, MarkedStack};
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;

@@ -14,7 +14,7 @@ const START: u64 = 0xb504_f333_f9de_6485;
 /// same length for every packet.
 ///
 /// Different `key`s give unrelated hashes, so a sender without the key cannot select a queue; this is not a
-/// cryptographic guarantee. The two directions of a connection have different hashes. All bits are equally good.
+/// cryptographic guarantee. The two directions of a connection have the same hash. All bits are equally good.
 #[inline]
 #[must_use]
 pub fn flow_hash(head: &[u8], key: u64) -> u32 {
@@ -27,24 +27,39 @@ pub fn flow_hash(head: &[u8], key: u64) -> u32 {
 
 #[inline]
 fn hash_packet(head: &[u8], layers: &Layers, start: u64) -> u64 {
-    let (words, _) = layers.addresses(head).as_chunks::<8>();
-    let hash = words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)));
+    let addresses = layers.addresses(head);
+    let hash = match addresses.first_chunk() {
+        Some(pair) if addresses.len() == pair.len() => {
+            let pair = u64::from_le_bytes(*pair);
+            mix(start ^ pair.min(pair.rotate_left(32)))
+        }
+        _ => {
+            let (source, destination) = addresses.split_at(addresses.len() / 2);
+            let pairs = source.as_chunks().0.iter().zip(destination.as_chunks().0);
+            pairs.fold(start, |hash, (one, other)| {
+                mix_pair(hash, u64::from_le_bytes(*one), u64::from_le_bytes(*other))
+            })
+        }
+    };
     if layers.is_fragment {
         return mix(hash);
     }
-    let ports = layers.ports(head).unwrap_or_default();
-    mix(hash ^ (u64::from(u32::from_le_bytes(ports)) << 8 | u64::from(layers.l4_proto)))
+    let ports = u32::from_le_bytes(layers.ports(head).unwrap_or_default());
+    mix(hash ^ (u64::from(ports.min(ports.rotate_left(16))) << 8 | u64::from(layers.l4_proto)))
 }
 
 #[inline]
 fn hash_frame(head: &[u8], start: u64) -> u64 {
-    let mut bytes = [0; 16];
-    if let Some((ethertype, _)) = ethertype(head) {
-        bytes[..MACS_BYTES].copy_from_slice(&head[..MACS_BYTES]);
-        bytes[MACS_BYTES..MACS_BYTES + 2].copy_from_slice(&ethertype.to_be_bytes());
-    }
-    let (words, _) = bytes.as_chunks::<8>();
-    words.iter().fold(start, |hash, word| mix(hash ^ u64::from_le_bytes(*word)))
+    let Some((ethertype, _)) = ethertype(head) else { return mix(start) };
+    let mac =
+        |at: usize| head[at..at + MACS_BYTES / 2].iter().fold(0, |mac, byte| mac << 8 | u64::from(*byte));
+    mix(mix_pair(start, mac(0), mac(MACS_BYTES / 2)) ^ u64::from(ethertype))
+}
+
+/// Mixes in two words, in either order.
+#[inline]
+fn mix_pair(hash: u64, one: u64, other: u64) -> u64 {
+    mix(mix(hash ^ one.min(other)) ^ one.max(other))
 }
 
 /// Makes every bit of `word` affect every bit.
@@ -83,6 +98,38 @@ mod tests {
             assert_eq!(hash, changed(at), "byte {at} is not part of the flow");
         }
         assert_ne!(hash, flow_hash(&udp_v4(1, 1000), 8));
+    }
+
+    #[test]
+    fn both_directions_are_one_flow() {
+        let (mut there, mut back) = (udp_v4(1, 1000), udp_v4(1, 1000));
+        back[26..30].copy_from_slice(&[10, 0, 0, 2]);
+        back[30..34].copy_from_slice(&[10, 0, 0, 1]);
+        back[34..38].copy_from_slice(&[0, 53, 3, 232]);
+        back[..6].fill(4);
+        assert_eq!(flow_hash(&there, 7), flow_hash(&back, 7));
+        // Not IP: by MAC addresses.
+        there[12..14].fill(9);
+        (there[0], there[6]) = (6, 8);
+        back = there.clone();
+        (back[0], back[6]) = (8, 6);
+        assert_eq!(flow_hash(&there, 7), flow_hash(&back, 7));
+        back[5] = 3;
+        assert_ne!(flow_hash(&there, 7), flow_hash(&back, 7));
+    }
+
+    #[test]
+    fn both_directions_of_ipv6_are_one_flow() {
+        let packet = |source: u8, destination: u8, ports: [u8; 4]| {
+            let mut head = [&[2; 12][..], &[0x86, 0xdd, 0x60, 0, 0, 0, 0, 20, 6, 64]].concat();
+            head.extend([[source; 16], [destination; 16]].concat());
+            head.extend(ports);
+            head.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, 0x10, 1, 1, 0, 0, 0, 0]);
+            flow_hash(&head, 7)
+        };
+        assert_eq!(packet(1, 2, [1, 2, 3, 4]), packet(2, 1, [3, 4, 1, 2]));
+        assert_ne!(packet(1, 2, [1, 2, 3, 4]), packet(1, 3, [1, 2, 3, 4]));
+        assert_ne!(packet(1, 2, [1, 2, 3, 4]), packet(1, 2, [1, 2, 3, 5]));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 pub(crate) mod deliver;
 pub(crate) mod express;
 pub(crate) mod lease;
+pub(crate) mod queue_choice;
 pub(crate) mod receive_ring;
 pub(crate) mod receiver;
 pub(crate) mod reservation;

@@ -202,6 +202,11 @@ impl RxQueue {
         full.then_some(DropReason::RxQueueFull)
     }
 
+    /// Whether the guest has taken all packets, and no other one is on its way here.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.waiting.is_empty() && self.leases.is_empty() && !self.unserved && self.ring.is_drained()
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }

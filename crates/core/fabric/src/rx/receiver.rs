@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::{BATCH_PACKETS_MAX, DropReason, Header, PORTS_MAX, PortId};
-use lasthop_wire::flow_hash;
 
 use crate::board::Board;
 use crate::reference::{Attempt, Delivered, Outcome, PacketCopy, Return};
 use crate::rx::lease::Leases;
 use crate::rx::receive_ring::{FollowUp, ReceiveRing};
 use crate::rx::service::{Received, Service, Tools};
+use crate::steering::Steering;
 use crate::tx::sender::Fetched;
 use crate::{Capabilities, RingId};
 
@@ -22,13 +22,15 @@ pub(crate) struct Receiver {
     pub(crate) capabilities: Capabilities,
     pub(crate) queues: Vec<Option<Arc<ReceiveRing>>>,
     pub(crate) received: Received,
+    /// Of a guest with several queue pairs, whose flows follow it.
+    pub(crate) steering: Option<Arc<Steering>>,
     /// The index of each queue in `Receivers::kept`.
     kept_at: Vec<Option<usize>>,
 }
 
 impl Receiver {
-    pub(crate) fn new(pairs: usize) -> Self {
-        let mut receiver = Self::default();
+    pub(crate) fn new(pairs: usize, steering: Option<Arc<Steering>>) -> Self {
+        let mut receiver = Self { steering, ..Self::default() };
         receiver.queues.resize_with(pairs, || None);
         receiver.kept_at.resize(pairs, None);
         receiver
@@ -47,6 +49,8 @@ pub(crate) struct Receivers {
     pub(crate) board: Arc<Board>,
     /// Secret for the choice among a guest's receive queues, so that senders cannot select one.
     pub(crate) flow_key: u64,
+    /// Whether flows go to the receive queue of the transmit queue from which the guest sends them.
+    pub(crate) steers: bool,
     /// The port of the last batch that was divided by flow among several queues, and these queues as bits.
     pub(crate) last_by_flow: (PortId, u64),
 }
@@ -62,6 +66,7 @@ impl Receivers {
             leases: Leases::new(board.workers()),
             board,
             flow_key: 0,
+            steers: true,
             last_by_flow: (PortId(0), 0),
         }
     }
@@ -248,8 +253,8 @@ impl Receivers {
         self.accept(port, &copies, tools, now_ns);
     }
 
-    /// As `accept`, for a guest with several open queues. A flow keeps its queue while the set of queues stays the
-    /// same.
+    /// As `accept`, for a guest with several open queues. While the set of queues stays the same, a flow changes its queue only
+    /// when that is drained.
     fn accept_by_flow(
         &mut self,
         port: PortId,
@@ -258,11 +263,7 @@ impl Receivers {
         tools: &mut Tools<'_>,
         now_ns: u64,
     ) {
-        let queue_of = |copy: &PacketCopy<'_>| {
-            let chosen = flow_hash(copy.header.bytes(), self.flow_key) as u32 % open.count_ones();
-            (0..chosen).fold(open, |bits, _| bits & (bits - 1)).trailing_zeros() as u16
-        };
-        let queues: ArrayVec<u16, BATCH_PACKETS_MAX> = copies.iter().map(queue_of).collect();
+        let queues = self.queues_of((port, open), copies, tools, now_ns);
         let mut touched = queues.iter().fold(0_u64, |bits, queue| bits | 1 << queue);
         self.last_by_flow = (port, touched);
         while touched != 0 {

@@ -16,6 +16,7 @@ use crate::bounds::{CHAIN_SEGMENTS_MAX, VISIT_BYTES_MAX};
 use crate::counters::PortCounters;
 use crate::reference::{PacketCopy, PacketRef};
 use crate::side_table::{ChainSegments, Chains, SegmentBuffer};
+use crate::steering::Steering;
 use crate::tx::chain::{Chain, ReadFrames, read_one_piece, read_pieces, read_usual};
 use crate::tx::tx_queue::TxQueue;
 use crate::{Capabilities, RingId};
@@ -32,6 +33,8 @@ pub(crate) struct Sender {
     pub(crate) chains: Vec<Option<Arc<Chains>>>,
     pub(crate) counters: PortCounters,
     pub(crate) charge: Charge,
+    /// Of a guest with several queue pairs, whose flows follow it.
+    pub(crate) steering: Option<Arc<Steering>>,
 }
 
 /// The memory of a visit's chains that are in one piece and are not listed.
@@ -157,6 +160,9 @@ impl Sender {
         fetched.len = read.count;
         if read.count < taken {
             self.read_others(ring, fetched, taken, discard, &mut read);
+        }
+        if let Some(steering) = &self.steering {
+            steering.note(&fetched.headers[..fetched.len], ring.queue, self.counters.rx_packets);
         }
         self.counters.rx_packets += taken as u64;
         self.counters.rx_bytes += read.bytes;

@@ -14,6 +14,7 @@ mod link;
 mod metering;
 mod offloads;
 mod slow_receivers;
+mod steering;
 #[path = "../support/mod.rs"]
 mod support;
 #[path = "../support/tags.rs"]

@@ -94,7 +94,7 @@ fn queued_packets_are_delivered_by_the_holder_and_completed_at_home() {
     assert!(crew[1].take_returns());
     assert_eq!(senders[0].reclaim(), 1);
     assert_eq!((counters(&crew, PortId(2)).forwarded, counters(&crew, RECEIVER).tx_packets), (1, 1));
-    let seen = HandoffCounters { contended: 1, left: 1, leased: 0, shared: 0, returned: 1 };
+    let seen = HandoffCounters { contended: 1, left: 1, leased: 0, shared: 0, returned: 1, steered: 0 };
     assert_eq!((crew[0].handoff_counters(), crew[1].handoff_counters()), (HandoffCounters::default(), seen));
 }
 

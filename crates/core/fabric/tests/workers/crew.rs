@@ -219,7 +219,7 @@ impl ModelSwitch {
                 fabric.add_port(guest.port, queues as u16);
                 fabric.set_capabilities(guest.port, guest.capabilities);
                 fabric.set_memory(guest.port, &guest.map);
-                fabric.set_flow_key(7);
+                fabric.set_flow_key(7, true);
             }
             let (tap, reader) = tap(1, &watch, &(Arc::new(|| 0_u64) as _)).unwrap();
             fabric.add_tap(tap);
