@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::report::Ended;
-use lasthop_api::settings::{HugePages, SwitchSettings};
+use lasthop_api::settings::{HugePages, ReceiveSteering, SwitchSettings};
 use lasthop_api::{CONTROLLER_ROLE, DRIVER_ROLE, SWITCH_ROLE};
 use lasthop_runtime::clock::Pause;
 use lasthop_runtime::fault::Fault;
@@ -65,6 +65,9 @@ impl ChildRole {
         }
         if let Some(upcalls) = settings.upcalls {
             words.extend(["--upcalls".to_owned(), upcalls.to_string()]);
+        }
+        if settings.receive_steering == ReceiveSteering::Off {
+            words.extend(["--receive-steering", "off"].map(str::to_owned));
         }
         if settings.huge_pages == HugePages::Off {
             words.extend(["--huge-pages", "off"].map(str::to_owned));

@@ -25,7 +25,7 @@ use lasthop_api::report::{
     DropCounts, FdbLine, FdbReport, PortReport, RingReport, StatsReport, SwitchInside, WorkerReport,
 };
 use lasthop_api::sched::{PolicyCounts, QueueMove};
-use lasthop_api::settings::SwitchSettings;
+use lasthop_api::settings::{ReceiveSteering, SwitchSettings};
 use lasthop_api::switches::{SwitchName, SwitchSpec};
 use lasthop_runtime::fault::{Fault, Kind};
 
@@ -79,6 +79,7 @@ impl Datapath {
             workers: settings.workers.0,
             hysteresis_us: settings.hysteresis.0,
             polls_on_any_cpu: settings.busy_poll_cpus.is_any(),
+            steers_flows: settings.receive_steering == ReceiveSteering::Auto,
             helpers,
             ..EngineSettings::default()
         };
@@ -493,6 +494,7 @@ fn worker_report(worker: WorkerStats) -> WorkerReport {
         shared: worker.handoffs.shared,
         helper_cpu: worker.helper_cpu,
         returned: worker.handoffs.returned,
+        steered: worker.handoffs.steered,
         wakes: worker.wakes,
         policies: policy_counts(&worker.policies),
     }

@@ -301,6 +301,7 @@ impl Reports<'_> {
             standby: self.standby.setting(),
             tunnel_gro: Some(self.ports.tunnels.gro),
             huge_pages: Some(settings.huge_pages),
+            receive_steering: Some(settings.receive_steering),
             pair_flows: Some(settings.pair_flows),
         };
         let own = self.ports.all.values().filter(|port| !port.is_requested());

@@ -86,6 +86,7 @@ const OF_THE_WHOLE: &[&str] = &[
     "standby",
     "tunnel-gro",
     "huge-pages",
+    "receive-steering",
     "pair-flows",
 ];
 

@@ -240,6 +240,9 @@ pub struct WorkerReport {
     /// References that came back from other workers.
     #[serde(default)]
     pub returned: u64,
+    /// Flows that it moved to the receive queue of the queue pair from which their guest sends them.
+    #[serde(default)]
+    pub steered: u64,
     /// Number of times that it woke another worker.
     #[serde(default)]
     pub wakes: u64,

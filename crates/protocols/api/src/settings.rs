@@ -116,6 +116,11 @@ pub struct Settings {
     #[arg(long, value_name = "auto|off")]
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub huge_pages: Option<HugePages>,
+    /// Receive queue of a flow's packets to a guest with several queues: that of the queue pair from which the guest sends the flow
+    /// (auto), or by the flow's hash alone (off) [default: auto]
+    #[arg(long, value_name = "auto|off")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub receive_steering: Option<ReceiveSteering>,
     /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses, so that
     /// packets of new pairs are no misses; 200000 for never [default: 1024]
     #[arg(long, value_name = "N")]
@@ -180,6 +185,7 @@ impl Settings {
             standby: self.standby.or(other.standby),
             tunnel_gro: self.tunnel_gro.or(other.tunnel_gro),
             huge_pages: self.huge_pages.or(other.huge_pages),
+            receive_steering: self.receive_steering.or(other.receive_steering),
             pair_flows: self.pair_flows.or(other.pair_flows),
         }
     }
@@ -210,6 +216,8 @@ pub struct SwitchSettings {
     pub sandbox: sandbox::SandboxMode,
     #[arg(long, default_value = "auto")]
     pub huge_pages: HugePages,
+    #[arg(long, default_value = "auto")]
+    pub receive_steering: ReceiveSteering,
     #[arg(long)]
     pub helper_cpus: Option<CpuList>,
     #[arg(long)]
@@ -247,6 +255,7 @@ impl SwitchSettings {
             standby: _,
             tunnel_gro: _,
             huge_pages,
+            receive_steering,
             pair_flows,
         } = asked;
         cpus.as_ref().map_or(Ok(()), |cpus| cpus.check("cpus"))?;
@@ -265,6 +274,7 @@ impl SwitchSettings {
             busy_poll_cpus: busy_poll_cpus.unwrap_or_default(),
             sandbox: sandbox.unwrap_or_default(),
             huge_pages: huge_pages.unwrap_or_default(),
+            receive_steering: receive_steering.unwrap_or_default(),
             helper_cpus,
             offload,
             pair_flows: pair_flows.unwrap_or_default(),
@@ -304,6 +314,30 @@ impl FromStr for TunnelGro {
             "auto" => Ok(Self::Auto),
             "off" => Ok(Self::Off),
             _ => Err(Fault::params(format!("tunnel-gro must be \"auto\" or \"off\", not \"{text}\""))),
+        }
+    }
+}
+
+/// Which receive queue a flow's packets to a guest with several queues go to (virtio 1.2, 5.1.6.5.6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum ReceiveSteering {
+    /// That of the queue pair from which the guest sends the flow; before it does, one by the flow's hash.
+    #[default]
+    Auto,
+    /// Always one by the flow's hash.
+    Off,
+}
+
+impl FromStr for ReceiveSteering {
+    type Err = Fault;
+
+    fn from_str(text: &str) -> Result<Self, Fault> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "off" => Ok(Self::Off),
+            _ => Err(Fault::params(format!("receive-steering must be \"auto\" or \"off\", not \"{text}\""))),
         }
     }
 }

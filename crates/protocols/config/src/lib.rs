@@ -73,7 +73,7 @@ use lasthop_api::placement::{PlacementBatches, PlacementMode};
 use lasthop_api::polling::{Hysteresis, PollCpus};
 use lasthop_api::port::{KeyFault, PortKeys, PortSpec, VnicForm};
 use lasthop_api::sched::{SharesMode, ViewMode};
-use lasthop_api::settings::{HugePages, Settings, StandbyMode, TunnelGro};
+use lasthop_api::settings::{HugePages, ReceiveSteering, Settings, StandbyMode, TunnelGro};
 use lasthop_api::switches::{ControllerKind, FailMode, SwitchName, SwitchSpec};
 use lasthop_api::upcalls::UpcallBounds;
 use lasthop_api::workers::Workers;
@@ -202,6 +202,9 @@ struct File {
     /// The kernel is asked for huge pages for the memory of many connections.
     #[schemars(extend("default" = HugePages::default()))]
     huge_pages: Option<HugePages>,
+    /// A flow's packets go to the receive queue of the queue pair from which the guest sends the flow.
+    #[schemars(extend("default" = ReceiveSteering::default()))]
+    receive_steering: Option<ReceiveSteering>,
     /// Flows of a port from which on the embedded controller makes a flow for each address, not for each pair of addresses.
     pair_flows: Option<PairFlows>,
     /// Switches besides default, which always exists, [[switch]] each.
@@ -287,6 +290,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         standby: file.standby,
         tunnel_gro: file.tunnel_gro,
         huge_pages: file.huge_pages,
+        receive_steering: file.receive_steering,
         pair_flows: file.pair_flows,
     };
     let acl = checked_rules(text, file.acl)?;
@@ -388,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_full_file_is_understood() {
-        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\nhuge-pages = \"off\"\n[[switch]]\nname = \"red\"\n\
+        let text = "module = \"dummy\"\nsandbox = \"strict\"\ncontrol-group = \"kvm\"\ncpus = \"0-1\"\nfdb-entries = 4096\nworkers = 2\nhysteresis-us = 20\nhuge-pages = \"off\"\nreceive-steering = \"off\"\n[[switch]]\nname = \"red\"\n\
                     [[switch]]\nname = \"blue\"\nmodule = \"bridge\"\nfdb-entries = 128\n\
                     [[vnic]]\nname = \"a\"\n[[vnic]]\nname = \"b\"\nswitch = \"red\"\nsocket = \"s\"\n\
                     mode = \"connect\"\nmac = \"02:00:00:00:00:01\"\nqueues = 2\nmtu = 1400\nfeatures-off = [\"TSO\"]\nstorm-broadcast = 1000\n";
@@ -400,6 +404,7 @@ mod tests {
         assert_eq!((settings.workers, settings.hysteresis_us), (Some(Workers(2)), Some(Hysteresis(20))));
         assert_eq!(settings.sandbox, Some(SandboxMode::Strict));
         assert_eq!(settings.huge_pages, Some(HugePages::Off));
+        assert_eq!(settings.receive_steering, Some(ReceiveSteering::Off));
         assert_eq!(settings.control_group.as_deref(), Some("kvm"));
         let specs: Vec<PortSpec> = [
             "a",
