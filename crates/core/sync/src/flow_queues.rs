@@ -15,10 +15,9 @@
 //! time by compare-and-swap, and another flow gets the place by compare-and-swap. So only a worker that stands still for
 //! [`UNUSED_MS`] between its look and its delivery could see packets overtake each other.
 
+use crate::FLOW_PLACES;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Places for flows of a guest. Flows of one place do not move at the same time; they keep their queues.
-pub const FLOW_PLACES: usize = 1024;
 /// How long a place is unused until another flow may have it, in units of 2^20 ns, nearly milliseconds.
 pub const UNUSED_MS: u64 = 1024;
 /// How old the time of a place may be before its flow renews it.

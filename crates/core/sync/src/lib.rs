@@ -65,7 +65,7 @@ mod sync;
 mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
-pub use flow_queues::{FLOW_PLACES, FlowPlace, FlowQueues, UNUSED_MS};
+pub use flow_queues::{FlowPlace, FlowQueues, UNUSED_MS};
 pub use marked_stack::{Marked, MarkedStack};
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
@@ -73,6 +73,9 @@ pub use records::{RecordReader, RecordWriter, records};
 pub use sleep_flag::SleepFlag;
 pub use sync::full_fence;
 pub use version::Version;
+
+/// Places for flows of a guest with several queue pairs. Flows of one place do not move at the same time; they keep their queues.
+pub const FLOW_PLACES: usize = 1024;
 
 /// Workers that can share a lock: sets of workers are the bits of one word, and a server has few cores more to give.
 pub const WORKERS_MAX: usize = 64;

@@ -16,6 +16,8 @@
 
 #[path = "../../src/combining_lock.rs"]
 mod combining_lock;
+#[path = "../../src/flow_queues.rs"]
+mod flow_queues;
 #[path = "../../src/marked_stack.rs"]
 mod marked_stack;
 #[path = "../../src/publish_order.rs"]
@@ -30,6 +32,7 @@ mod sleep_flag;
 mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
+pub use flow_queues::{FlowPlace, FlowQueues, UNUSED_MS};
 pub use marked_stack::{Marked, MarkedStack};
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
@@ -37,6 +40,8 @@ pub use records::{RecordReader, RecordWriter, records};
 pub use sleep_flag::SleepFlag;
 pub use version::Version;
 
+/// Small, since loom tracks each atomic.
+pub const FLOW_PLACES: usize = 1;
 /// Small, since loom tracks each atomic.
 pub const WORKERS_MAX: usize = 2;
 
