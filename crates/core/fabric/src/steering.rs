@@ -8,7 +8,7 @@ use lasthop_sync::FlowQueues;
 use lasthop_wire::flow_hash;
 
 /// Of how many packets of a large visit one is noted: a flow has many, and each costs a hash.
-const NOTED_STEP: usize = 8;
+const NOTED_STEP: usize = 16;
 
 /// The receive queues of the flows of one port's guest. All workers share them.
 #[derive(Debug)]

@@ -8,8 +8,9 @@
 mod support;
 
 use lasthop_fabric::{Fabric, RingId};
+use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
+use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame, memory};
 
 const BATCHES: u32 = 1000;
 const BATCH: u32 = 32;
@@ -41,6 +42,48 @@ fn run(batch: u32, batches: u32) {
 #[ignore = "for callgrind"]
 fn batches() {
     run(BATCH, BATCHES);
+}
+
+/// Two guests with two queue pairs each send to each other from their second pairs; their flows `follow` them, or not.
+fn run_two_queues(follow: bool) {
+    let mut fabric = flooding_fabric(2);
+    fabric.set_flow_key(7, follow);
+    let mut guests = [1, 2].map(|port| {
+        let (port, map) = (PortId(port), memory(2));
+        fabric.add_port(port, 2);
+        fabric.set_capabilities(port, everything());
+        fabric.set_memory(port, &map);
+        [0, 1].map(|queue| {
+            let mut pair = TestGuest::pair(port, queue, map.clone(), everything(), 64, 2048);
+            for index in 0..2 {
+                fabric.start_ring(port, 2 * queue + index, pair.device_ring(index, 0), true);
+            }
+            pair.post(64);
+            pair
+        })
+    });
+    for _ in 0..BATCHES {
+        for [sender, receiver] in [[0, 1], [1, 0]] {
+            let sent = frame(receiver as u8 + 1, sender as u8 + 1, 64);
+            let ring = guests[sender][1].tx_ring();
+            (0..BATCH).for_each(|_| assert!(guests[sender][1].queue(&sent, Offload::default())));
+            assert_eq!(measured_visit(&mut fabric, ring), BATCH as usize);
+            guests[receiver].iter_mut().for_each(|pair| while pair.receive().is_some() {});
+        }
+    }
+    assert_conserved(&fabric, &[PortId(1), PortId(2)]);
+}
+
+#[test]
+#[ignore = "for callgrind"]
+fn two_queues_by_hash() {
+    run_two_queues(false);
+}
+
+#[test]
+#[ignore = "for callgrind"]
+fn two_queues_that_flows_follow() {
+    run_two_queues(true);
 }
 
 #[test]

@@ -30,9 +30,13 @@ const QUEUE_MASK: u64 = 0x7f;
 
 /// The receive queues of a guest's flows. All workers share them.
 #[derive(Debug)]
-pub struct FlowQueues {
-    sent: Box<[AtomicU64]>,
-    moved: Box<[AtomicU64]>,
+pub struct FlowQueues(Box<[Words]>);
+
+/// The words of a place, in one cache line.
+#[derive(Debug)]
+struct Words {
+    sent: AtomicU64,
+    moved: AtomicU64,
 }
 
 /// Where a packet of a flow goes, and what may change that.
@@ -65,6 +69,7 @@ impl Entry {
         Self(u64::from(flow) << 32 | time << 8 | (u64::from(queue) & QUEUE_MASK) << 1 | 1)
     }
 
+    #[inline]
     fn is_of(self, flow: u32) -> bool {
         self != Self::NONE && self.0 >> 32 == u64::from(flow)
     }
@@ -73,10 +78,12 @@ impl Entry {
         self != Self::NONE && !self.is_of(flow)
     }
 
+    #[inline]
     fn queue(self) -> u16 {
         (self.0 >> 1 & QUEUE_MASK) as u16
     }
 
+    #[inline]
     fn age(self, time: u64) -> u64 {
         time.wrapping_sub(self.0 >> 8) & TIME_MASK
     }
@@ -88,8 +95,8 @@ fn time(now_ns: u64) -> u64 {
 
 impl Default for FlowQueues {
     fn default() -> Self {
-        let places = || (0..FLOW_PLACES).map(|_| AtomicU64::new(0)).collect();
-        Self { sent: places(), moved: places() }
+        let words = |_| Words { sent: AtomicU64::new(0), moved: AtomicU64::new(0) };
+        Self((0..FLOW_PLACES).map(words).collect())
     }
 }
 
@@ -97,10 +104,32 @@ impl FlowQueues {
     /// Notes that the guest sent a packet of `flow` from transmit queue `queue`, at most 63.
     #[inline]
     pub fn note_sent(&self, flow: u32, queue: u16) {
-        let (place, entry) = (&self.sent[flow as usize % FLOW_PLACES], Entry::new(flow, queue, 0));
-        if place.load(Ordering::Relaxed) != entry.0 {
-            place.store(entry.0, Ordering::Relaxed);
+        let (sent, entry) = (&self.words(flow).sent, Entry::new(flow, queue, 0));
+        if sent.load(Ordering::Relaxed) != entry.0 {
+            sent.store(entry.0, Ordering::Relaxed);
         }
+    }
+
+    #[inline]
+    fn words(&self, flow: u32) -> &Words {
+        &self.0[flow as usize % FLOW_PLACES]
+    }
+
+    /// As [`Self::place`], for a flow that is where it should be, and whose time need not be renewed. Most packets are of such.
+    #[inline(always)] // it is a part of a loop over packets, in which the time and the queues are constant
+    #[must_use]
+    pub fn at_rest(&self, flow: u32, home: impl FnOnce() -> u16, open: u64, now_ns: u64) -> Option<u16> {
+        let Words { sent, moved } = self.words(flow);
+        let (sent, moved) = (sent.load(Ordering::Relaxed), Entry(moved.load(Ordering::Acquire)));
+        let queue = match moved.is_of(flow) {
+            false => home(),
+            true if moved.age(time(now_ns)) < RENEW_MS && open >> (moved.queue() % 64) & 1 != 0 => {
+                moved.queue()
+            }
+            true => return None,
+        };
+        let is_elsewhere = Entry(sent).is_of(flow) && sent != Entry::new(flow, queue, 0).0;
+        (!is_elsewhere).then_some(queue)
     }
 
     /// Where a packet of `flow` goes. `home` is the queue by its hash, one of the `open` queues, which are bits.
@@ -111,7 +140,7 @@ impl FlowQueues {
         let is_open = |queue: &u16| open >> (queue % 64) & 1 != 0;
         let moved = Some(seen.queue()).filter(|queue| seen.is_of(flow) && is_open(queue));
         let queue = moved.unwrap_or(home);
-        let sent = Entry(self.sent[flow as usize % FLOW_PLACES].load(Ordering::Relaxed));
+        let sent = Entry(self.words(flow).sent.load(Ordering::Relaxed));
         let is_free = !seen.of_other(flow) || seen.age(time(now_ns)) >= UNUSED_MS;
         let wanted = Some(sent.queue()).filter(|_| is_free && sent.is_of(flow));
         let wanted = wanted.filter(|wanted| *wanted != queue && is_open(wanted));
@@ -121,7 +150,7 @@ impl FlowQueues {
     /// The entry at the flow's place. If it is the flow's, its time is about now.
     #[inline]
     fn renewed(&self, flow: u32, time: u64) -> Entry {
-        let place = &self.moved[flow as usize % FLOW_PLACES];
+        let place = &self.words(flow).moved;
         let seen = Entry(place.load(Ordering::Acquire));
         if !seen.is_of(flow) || seen.age(time) < RENEW_MS {
             return seen;
@@ -143,7 +172,7 @@ impl FlowQueues {
             true => Entry::NONE,
             false => Entry::new(from.flow, wanted, time(now_ns)),
         };
-        let place = &self.moved[from.flow as usize % FLOW_PLACES];
+        let place = &self.words(from.flow).moved;
         place.compare_exchange(from.seen.0, entry.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
@@ -159,7 +188,12 @@ mod tests {
     const OTHER: u32 = 7 + FLOW_PLACES as u32;
 
     fn place(queues: &FlowQueues, flow: u32, now_ns: u64) -> FlowPlace {
-        queues.place(flow, (0, OPEN), now_ns)
+        let at_rest = queues.at_rest(flow, || 0, OPEN, now_ns);
+        let place = queues.place(flow, (0, OPEN), now_ns);
+        assert!(at_rest.is_none_or(|queue| (queue, None) == (place.queue, place.wanted)));
+        let again = queues.at_rest(flow, || 0, OPEN, now_ns);
+        assert!(again.is_some() || place.wanted.is_some() || place.displaced().is_some());
+        place
     }
 
     #[test]
@@ -176,7 +210,7 @@ mod tests {
         let found = place(&queues, 7, 5 * MS);
         assert_eq!((found.queue, found.wanted), (3, Some(0)));
         assert!(queues.change(&found, 5 * MS));
-        assert_eq!(queues.moved[7].load(Ordering::Relaxed), 0, "at home it needs no place");
+        assert_eq!(queues.words(7).moved.load(Ordering::Relaxed), 0, "at home it needs no place");
     }
 
     #[test]

@@ -22,13 +22,18 @@ impl Receivers {
         now_ns: u64,
     ) -> ArrayVec<u16, BATCH_PACKETS_MAX> {
         let steering = self.get_mut(port).and_then(|receiver| receiver.steering.take());
-        let mut may_move = true;
+        let (mut may_move, count) = (true, open.count_ones());
+        let home = |flow: u32| {
+            let ahead = (0..flow % count).fold(open, |bits, _| bits & (bits - 1));
+            ahead.trailing_zeros() as u16
+        };
         let queue_of = |copy: &PacketCopy<'_>| {
             let flow = flow_hash(copy.header.bytes(), self.flow_key);
-            let chosen = flow % open.count_ones();
-            let home = (0..chosen).fold(open, |bits, _| bits & (bits - 1)).trailing_zeros() as u16;
-            let Some(Steering { flows, .. }) = steering.as_deref() else { return home };
-            let place = flows.place(flow, (home, open), now_ns);
+            let Some(Steering { flows, .. }) = steering.as_deref() else { return home(flow) };
+            if let Some(queue) = flows.at_rest(flow, || home(flow), open, now_ns) {
+                return queue;
+            }
+            let place = flows.place(flow, (home(flow), open), now_ns);
             let tried = place.wanted.filter(|_| std::mem::take(&mut may_move));
             let wanted =
                 tried.filter(|_| self.may_leave(port, &place, tools) && flows.change(&place, now_ns));
