@@ -41,7 +41,7 @@ pub use sleep_flag::SleepFlag;
 pub use version::Version;
 
 /// Small, since loom tracks each atomic.
-pub const FLOW_PLACES: usize = 1;
+pub const FLOW_PLACES: usize = 2;
 /// Small, since loom tracks each atomic.
 pub const WORKERS_MAX: usize = 2;
 

@@ -16,11 +16,11 @@ fn no_flow_is_displaced_while_it_has_packets() {
         let (flows, waiting) = (Arc::new(FlowQueues::default()), Arc::new(AtomicU64::new(0)));
         flows.note_sent(1, 3);
         assert!(flows.change(&flows.place(1, OPEN, 0), 0));
-        flows.note_sent(2, 2);
+        flows.note_sent(3, 2);
         let other = {
             let (flows, waiting) = (Arc::clone(&flows), Arc::clone(&waiting));
             thread::spawn(move || {
-                let place = flows.place(2, OPEN, UNUSED_NS);
+                let place = flows.place(3, OPEN, UNUSED_NS);
                 if place.displaced() == Some(3) && waiting.load(Ordering::Acquire) == 0 {
                     let _ = flows.change(&place, UNUSED_NS);
                 }
