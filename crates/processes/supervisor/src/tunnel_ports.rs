@@ -26,7 +26,7 @@ impl TunnelPorts {
     /// Notes that a tunnel's socket let others have its UDP port.
     pub(super) fn note_released(&mut self, port: u16, now: Instant) {
         self.released.retain(|_, at| now.duration_since(*at) < CLOSING_MAX);
-        if self.released.len() < RELEASED_MAX {
+        if self.released.len() < RELEASED_MAX || self.released.contains_key(&port) {
             self.released.insert(port, now);
         }
     }
@@ -59,6 +59,8 @@ mod tests {
         let (mut ports, start) = (TunnelPorts::new(TunnelGro::Auto), Instant::now());
         (0..2000).for_each(|port| ports.note_released(port, start));
         assert_eq!(ports.released.len(), RELEASED_MAX);
+        ports.note_released(9, start + CLOSING_MAX / 2);
+        assert_eq!(ports.claim(9, start + CLOSING_MAX), PortClaim::AfterReleased, "it was released again");
         ports.note_released(9, start + CLOSING_MAX);
         assert_eq!(ports.released.len(), 1);
     }
