@@ -118,7 +118,14 @@ class Crew(Started):
             receive = f"iperf3 -c {OUTSIDE} -R -t {FOR_EVER_S} -b 20M >/tmp/iperf3"
             self.qemu.ready().send(f"{receive} & {send_for_ever(SINK_PORTS['qemu-tcp'])}")
         self.numbered.ask("go")
-        wait_until("all guests", lambda: all(flow["heard"] > 100 for flow in self.numbered.look().values()), 180)
+        try:
+            wait_until("all guests", lambda: not self.silent(), 180)
+        except Failure as failure:
+            raise Failure(f"{failure}: {self.silent()}") from None
+
+    def silent(self):
+        """Flows that do not pass yet, and their counts."""
+        return {name: flow for name, flow in self.numbered.look().items() if flow["heard"] <= 100}
 
     def start_testpmd(self):
         """Frames of one of our guests pass through it to another one."""
