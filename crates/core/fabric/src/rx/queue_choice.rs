@@ -52,7 +52,8 @@ impl Receivers {
     fn may_leave(&mut self, port: PortId, place: &FlowPlace, tools: &mut Tools<'_>) -> bool {
         let mut is_drained = |queue| {
             let ring = RingId { port, queue };
-            self.with_claim(ring, tools, |service| service.claim.is_drained()).unwrap_or(false)
+            self.with_claim(ring, tools, |service| service.claim.is_clear() && service.claim.is_drained())
+                .unwrap_or(false)
         };
         is_drained(place.queue) && place.displaced().is_none_or(is_drained)
     }

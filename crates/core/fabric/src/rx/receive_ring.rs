@@ -202,7 +202,7 @@ impl RxQueue {
         full.then_some(DropReason::RxQueueFull)
     }
 
-    /// Whether the guest has taken all packets, and no other one is on its way here.
+    /// Whether the guest has taken all packets, and no other one waits or is being copied here. Those that other workers left are not known here.
     pub(crate) fn is_drained(&self) -> bool {
         self.waiting.is_empty() && self.leases.is_empty() && !self.unserved && self.ring.is_drained()
     }
