@@ -10,7 +10,7 @@ mod support;
 use lasthop_fabric::{Fabric, RingId};
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame, memory};
+use support::{TestGuest, assert_conserved, everything, flooding_fabric, frame};
 
 const BATCHES: u32 = 1000;
 const BATCH: u32 = 32;
@@ -48,20 +48,7 @@ fn batches() {
 fn run_two_queues(follow: bool) {
     let mut fabric = flooding_fabric(2);
     fabric.set_flow_key(7, follow);
-    let mut guests = [1, 2].map(|port| {
-        let (port, map) = (PortId(port), memory(2));
-        fabric.add_port(port, 2);
-        fabric.set_capabilities(port, everything());
-        fabric.set_memory(port, &map);
-        [0, 1].map(|queue| {
-            let mut pair = TestGuest::pair(port, queue, map.clone(), everything(), 64, 2048);
-            for index in 0..2 {
-                fabric.start_ring(port, 2 * queue + index, pair.device_ring(index, 0), true);
-            }
-            pair.post(64);
-            pair
-        })
-    });
+    let mut guests = [1, 2].map(|port| TestGuest::attach_pairs(&mut fabric, PortId(port), 2));
     for _ in 0..BATCHES {
         for [sender, receiver] in [[0, 1], [1, 0]] {
             let sent = frame(receiver as u8 + 1, sender as u8 + 1, 64);

@@ -122,6 +122,23 @@ impl TestGuest {
         }
     }
 
+    /// Adds a port with a running guest of several queue pairs, which has posted its buffers.
+    pub fn attach_pairs(fabric: &mut Fabric, port: PortId, pairs: u16) -> Vec<Self> {
+        let map = memory(usize::from(pairs));
+        fabric.add_port(port, pairs);
+        fabric.set_capabilities(port, everything());
+        fabric.set_memory(port, &map);
+        let pair = |queue| {
+            let mut pair = Self::pair(port, queue, map.clone(), everything(), 64, 2048);
+            for index in 0..2 {
+                fabric.start_ring(port, 2 * queue + index, pair.device_ring(index, 0), true);
+            }
+            pair.post(64);
+            pair
+        };
+        (0..pairs).map(pair).collect()
+    }
+
     /// Sets whether VIRTIO_F_IN_ORDER is negotiated; its rings must not run.
     pub fn in_order(mut self, in_order: bool) -> Self {
         let rings = [self.tx, self.rx].map(|ring| ring.in_order(in_order));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use crate::support::{ByLastByte, TestGuest, assert_conserved, everything, memory};
+use crate::support::{ByLastByte, TestGuest, assert_conserved, everything};
 use lasthop_fabric::Fabric;
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
@@ -40,19 +40,7 @@ impl Bench {
         fabric.set_flow_key(7, follow);
         let mut client = TestGuest::attach(&mut fabric, 1, everything(), 64, 2048);
         client.post(64);
-        let (port, map) = (PortId(2), memory(usize::from(pairs)));
-        fabric.add_port(port, pairs);
-        fabric.set_capabilities(port, everything());
-        fabric.set_memory(port, &map);
-        let pair = |queue| {
-            let mut pair = TestGuest::pair(port, queue, map.clone(), everything(), 64, 2048);
-            for index in 0..2 {
-                fabric.start_ring(port, 2 * queue + index, pair.device_ring(index, 0), true);
-            }
-            pair.post(64);
-            pair
-        };
-        let server = (0..pairs).map(pair).collect();
+        let server = TestGuest::attach_pairs(&mut fabric, PortId(2), pairs);
         Self { fabric, client, server, now_ns: 0 }
     }
 
