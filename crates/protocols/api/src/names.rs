@@ -20,6 +20,15 @@ pub fn check(text: &str, kind: &str) -> Result<(), Fault> {
     )))
 }
 
+/// The value that one of two words names, for the setting `key`.
+pub(crate) fn either<T>(key: &str, text: &str, [one, other]: [(&str, T); 2]) -> Result<T, Fault> {
+    match text {
+        _ if text == one.0 => Ok(one.1),
+        _ if text == other.0 => Ok(other.1),
+        _ => Err(Fault::params(format!("{key} must be \"{}\" or \"{}\", not \"{text}\"", one.0, other.0))),
+    }
+}
+
 /// The names that differ from `word` by few changes, nearest first.
 pub fn close<'a>(word: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let reach = (word.chars().count() / 3).clamp(1, 3);

@@ -8,6 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use lasthop_runtime::fault::Fault;
 
+use crate::names::either;
+
 /// Largest value, in microseconds: a core is busy this long after each packet.
 const HYSTERESIS_US_MAX: u32 = 10_000;
 
@@ -79,11 +81,7 @@ impl FromStr for PollCpus {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "spare" => Ok(Self::Spare),
-            "any" => Ok(Self::Any),
-            _ => Err(Fault::params(format!("busy-poll-cpus must be \"spare\" or \"any\", not \"{text}\""))),
-        }
+        either("busy-poll-cpus", text, [("spare", Self::Spare), ("any", Self::Any)])
     }
 }
 

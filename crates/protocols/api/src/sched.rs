@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use lasthop_runtime::fault::Fault;
 use lasthop_sched::{Mode, Modes, Policy};
 
+use crate::names::either;
 use crate::placement::{CachesReport, PlacementMode, PlacementReport};
 
 /// Whether the supervisor opens the view of the scheduler.
@@ -27,11 +28,7 @@ impl FromStr for ViewMode {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("scheduler-view must be \"auto\" or \"off\", not \"{text}\""))),
-        }
+        either("scheduler-view", text, [("auto", Self::Auto), ("off", Self::Off)])
     }
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::cpus::CpuList;
 use crate::device_patterns::DevicePatterns;
 use crate::modules::{FdbEntries, ModuleName};
+use crate::names::either;
 use crate::offload_bounds::OffloadBounds;
 use crate::pair_flows::PairFlows;
 use crate::placement::{PlacementBatches, PlacementMode};
@@ -152,11 +153,7 @@ impl FromStr for StandbyMode {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "on" => Ok(Self::On),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("standby must be \"on\" or \"off\", not \"{text}\""))),
-        }
+        either("standby", text, [("on", Self::On), ("off", Self::Off)])
     }
 }
 
@@ -310,11 +307,7 @@ impl FromStr for TunnelGro {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("tunnel-gro must be \"auto\" or \"off\", not \"{text}\""))),
-        }
+        either("tunnel-gro", text, [("auto", Self::Auto), ("off", Self::Off)])
     }
 }
 
@@ -334,11 +327,7 @@ impl FromStr for ReceiveSteering {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("receive-steering must be \"auto\" or \"off\", not \"{text}\""))),
-        }
+        either("receive-steering", text, [("auto", Self::Auto), ("off", Self::Off)])
     }
 }
 
@@ -358,10 +347,6 @@ impl FromStr for HugePages {
     type Err = Fault;
 
     fn from_str(text: &str) -> Result<Self, Fault> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "off" => Ok(Self::Off),
-            _ => Err(Fault::params(format!("huge-pages must be \"auto\" or \"off\", not \"{text}\""))),
-        }
+        either("huge-pages", text, [("auto", Self::Auto), ("off", Self::Off)])
     }
 }
