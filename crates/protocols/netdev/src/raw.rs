@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with}
 use crate::OpenError;
 use crate::packet::set_room;
 use crate::sys::{set_option, take_gre};
-use crate::udp::{Coalescing, ERRORS, ERRORS_6, NO_FLOW_LABEL, PortClaim, SocketOption, end, udp};
+use crate::udp::{Coalescing, ERRORS, IPV6_OPTIONS, PortClaim, SocketOption, end, udp};
 
 /// The end of tunnels of any kind. Datagrams pass the host's own stack, both ways. `name` is for messages.
 ///
@@ -25,20 +25,12 @@ pub fn tunnel(
     match tunnel.kind.socket() {
         TunnelSocket::Udp | TunnelSocket::UdpIpv4 => udp(name, tunnel, coalescing, claim),
         TunnelSocket::RawIpv4 => raw(name, tunnel, AddressFamily::INET, &OPTIONS),
-        TunnelSocket::RawIpv6 => raw(name, tunnel, AddressFamily::INET6, &OPTIONS_6),
+        TunnelSocket::RawIpv6 => raw(name, tunnel, AddressFamily::INET6, &IPV6_OPTIONS),
     }
 }
 
 /// With IPv4, the received header says the rest.
 const OPTIONS: [SocketOption; 2] = [(libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO), ERRORS];
-const OPTIONS_6: [SocketOption; 6] = [
-    ERRORS_6,
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
-    NO_FLOW_LABEL,
-];
 
 /// The kernel hands every raw socket a copy of each datagram: a filter keeps ERSPAN apart from other GRE.
 fn raw(

@@ -19,11 +19,18 @@ pub(crate) type SocketOption = (libc::c_int, libc::c_int, libc::c_int);
 const UDP_NO_CHECK6_RX: libc::c_int = 102;
 /// Datagrams of IPv6 have no flow label, as those of the kernel's tunnel devices. The kernel would make one of addresses and ports, which
 /// are the same for all flows inside.
-pub(crate) const NO_FLOW_LABEL: SocketOption = (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
+const NO_FLOW_LABEL: SocketOption = (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 0);
 /// The kernel queues errors at the socket: they say the MTU of a path for which a datagram was too long.
 pub(crate) const ERRORS: SocketOption = (libc::IPPROTO_IP, libc::IP_RECVERR, 1);
-/// Same for IPv6.
-pub(crate) const ERRORS_6: SocketOption = (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1);
+/// Of any socket of IPv6: a raw one tells its fields in this way, too.
+pub(crate) const IPV6_OPTIONS: [SocketOption; 6] = [
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1),
+    NO_FLOW_LABEL,
+];
 /// The driver process cuts large frames into datagrams, and completes checksums.
 const SENT_FEATURES: u64 = features::GUEST_CSUM
     | features::GUEST_TSO4
@@ -86,16 +93,9 @@ const IPV4_OPTIONS: [SocketOption; 4] = [
 ];
 /// Tells addresses, of a socket of IPv4. One of IPv6 tells them as mapped ones.
 const IPV4_ADDRESSES: SocketOption = (libc::IPPROTO_IP, libc::IP_PKTINFO, 1);
-const IPV6_OPTIONS: [SocketOption; 8] = [
-    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 1),
-    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
-    ERRORS_6,
-    NO_FLOW_LABEL,
-    (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1),
-];
+/// Further ones of a UDP socket of IPv6, which takes IPv4, too.
+const DUAL_OPTIONS: [SocketOption; 2] =
+    [(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 0), (libc::IPPROTO_UDP, UDP_NO_CHECK6_RX, 1)];
 
 /// A socket of this family with the options of a tunnel's end, at the UDP port. That of IPv6 takes IPv4, too.
 fn bound(name: &str, (port, claim): (u16, PortClaim), family: AddressFamily) -> Result<OwnedFd, OpenError> {
@@ -106,11 +106,11 @@ fn bound(name: &str, (port, claim): (u16, PortClaim), family: AddressFamily) -> 
         Errno::AFNOSUPPORT => OpenError::NoIpv6(name.to_owned()),
         error => failed("make a UDP socket")(error),
     })?;
-    let (any, own): (IpAddr, &[SocketOption]) = match family {
-        AddressFamily::INET => (Ipv4Addr::UNSPECIFIED.into(), &[IPV4_ADDRESSES]),
-        _ => (Ipv6Addr::UNSPECIFIED.into(), &IPV6_OPTIONS),
+    let (any, own): (IpAddr, [&[SocketOption]; 2]) = match family {
+        AddressFamily::INET => (Ipv4Addr::UNSPECIFIED.into(), [&[IPV4_ADDRESSES], &[]]),
+        _ => (Ipv6Addr::UNSPECIFIED.into(), [&IPV6_OPTIONS, &DUAL_OPTIONS]),
     };
-    for (level, option, value) in own.iter().chain(&IPV4_OPTIONS) {
+    for (level, option, value) in own.into_iter().flatten().chain(&IPV4_OPTIONS) {
         set_option(socket.as_fd(), *level, *option, *value)
             .map_err(failed("set options of the UDP socket"))?;
     }
