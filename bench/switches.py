@@ -136,9 +136,12 @@ class Ovs:
     name = "ovs"
     # Where packets move: in ovs-vswitchd (netdev), or in the kernel (system).
     datapath = "netdev"
+    # Settings of the interface of each wire, as words of ovs-vsctl.
+    wire_settings = ()
 
-    def __init__(self, places, directory, guests=None):
-        self.places, self.directory, self.guests = places, directory, guests_of(places, guests)
+    def __init__(self, places, directory, guests=None, cpu=None):
+        """`cpu`: the one for all its threads."""
+        self.places, self.directory, self.guests, self.cpu = places, directory, guests_of(places, guests), cpu
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):
@@ -154,7 +157,10 @@ class Ovs:
         env, remote = openvswitch.environment(path), f"unix:{path}/db.sock"
         vsctl = ["ovs-vsctl", f"--db={remote}", "--timeout=20"]
         sh(*vsctl, "--no-wait", "init")
-        command = [*host.prefix, "ovs-vswitchd", remote, f"--unixctl={path}/switch.ctl"]
+        on_one = [] if self.cpu is None else ["taskset", "-c", str(self.cpu)]
+        if on_one:
+            sh(*vsctl, "--no-wait", "set", "Open_vSwitch", ".", f"other_config:pmd-cpu-mask={1 << self.cpu:x}")
+        command = [*host.prefix, *on_one, "ovs-vswitchd", remote, f"--unixctl={path}/switch.ctl"]
         self.switch = self.stack.enter_context(Process(path / "ovs-vswitchd.log", command, env=env))
         ports = [f"wire{number}" for number in range(len(self.places.fars))]
         for number in range(self.guests):
@@ -163,7 +169,8 @@ class Ovs:
             ports.append(f"tap{number}")
         sh(*vsctl, "add-br", "br0", "--", "set", "bridge", "br0", f"datapath_type={self.datapath}", env=env)
         for port in ports:
-            sh(*vsctl, "add-port", "br0", port, env=env)
+            settings = ["--", "set", "interface", port, *self.wire_settings] if port.startswith("wire") and self.wire_settings else []
+            sh(*vsctl, "add-port", "br0", port, *settings, env=env)
         if self.datapath == "netdev":
             # By default it accepts neither unsegmented frames nor partial checksums.
             for far in self.places.fars:
