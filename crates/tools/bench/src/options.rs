@@ -22,7 +22,7 @@ const SECONDS_MAX: f64 = 3600.0;
 #[derive(Debug, Parser)]
 #[command(name = "lasthop-bench", version, max_term_width = 100)]
 pub(crate) struct Options {
-    /// A back end: lasthop (module bridge), lasthop-dummy, lasthop-flow (flows from port to port, no controller), limit (the bare algorithm), null (moves no packet), or
+    /// A back end: lasthop (module bridge), lasthop-dummy, lasthop-flow (flows from port to port, no controller), limit (the bare algorithm), limit-sleeping (the same, asleep when idle), null (moves no packet), or
     /// NAME=COMMAND, which starts one (bench/peers/README.md); may be repeated [default: lasthop, limit, null]
     #[arg(long = "backend", value_name = "NAME[=COMMAND]")]
     backends: Vec<BackendSpec>,

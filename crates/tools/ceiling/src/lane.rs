@@ -37,6 +37,19 @@ impl End {
         self.ring.base()
     }
 
+    /// Asks the driver for a kick; true if frames or buffers are there already: then none may come.
+    ///
+    /// # Errors
+    /// The driver's index is invalid.
+    pub fn arm_kicks(&mut self) -> Result<bool, RingError> {
+        self.ring.arm_kicks()
+    }
+
+    /// Asks the driver for no further kicks, as a ring does from its start on.
+    pub fn suppress_kicks(&mut self) {
+        self.ring.suppress_kicks();
+    }
+
     /// Whether the driver wants a signal for chains completed since the last call. Must be called before 65536 more
     /// entries are completed.
     #[must_use]

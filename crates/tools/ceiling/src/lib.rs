@@ -11,8 +11,8 @@
 //!
 //! **Contract.** A [`Lane`] leads from one guest's transmit ring to another's receive ring. [`poll`] moves up to
 //! [`BATCH_FRAMES`] frames at a time, in order, none lost: frames without a receive buffer wait in their transmit ring.
-//! A frame is one descriptor, so is a receive buffer. After each call all fetched frames are completed. It polls and
-//! ignores kicks; a call is due when [`End::needs_signal`] returns true.
+//! A frame is one descriptor, so is a receive buffer. After each call all fetched frames are completed. It polls;
+//! kicks are suppressed but between [`End::arm_kicks`] and [`End::suppress_kicks`]. A call is due when [`End::needs_signal`] returns true.
 //!
 //! **Not checked.** Everything except two things: a guest with more than one memory region is refused, and invalid
 //! indices of a ring stop a [`Lane`]. Debug builds assert that buffers are in the guest's memory.

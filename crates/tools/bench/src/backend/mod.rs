@@ -90,6 +90,7 @@ impl Backend {
         match spec {
             BackendSpec::Null => Self::resident(spec, ResidentKind::Null, setup),
             BackendSpec::Limit => Self::resident(spec, ResidentKind::Limit, setup),
+            BackendSpec::SleepingLimit => Self::resident(spec, ResidentKind::SleepingLimit, setup),
             BackendSpec::Outside { sockets, role, pid } => outside::find(spec, sockets, *role, *pid, setup),
             BackendSpec::Lasthop { .. } | BackendSpec::Command { .. } => {
                 let (started, role) = process::start(spec, setup)?;
@@ -104,7 +105,8 @@ impl Backend {
     fn resident(spec: &BackendSpec, kind: ResidentKind, setup: &Setup) -> Result<Self, BenchError> {
         let resident = Resident::start(kind, Some(setup.cores.switch))?;
         let doors = (0..setup.ports).map(|_| AttachMode::Inside).collect();
-        let settings = vec![format!("{spec}: a thread of the bench, polling")];
+        let way = if kind == ResidentKind::SleepingLimit { "sleeping when idle" } else { "polling" };
+        let settings = vec![format!("{spec}: a thread of the bench, {way}")];
         Ok(Self { name: spec.to_string(), settings, kind: Running::Resident(resident), doors })
     }
 

@@ -16,6 +16,8 @@ pub enum BackendSpec {
     Null,
     /// The bare algorithm of a single-copy switch, without a switch around it.
     Limit,
+    /// The same, which sleeps in epoll_wait(2) while no packet comes.
+    SleepingLimit,
     /// A command that starts a back end and reports when it is ready (bench/peers/README.md).
     Command {
         /// Its name in reports.
@@ -38,7 +40,7 @@ impl BackendSpec {
     /// Whether the back end can only join ports in pairs.
     pub(crate) fn is_for_pairs(&self) -> bool {
         match self {
-            Self::Null | Self::Limit => true,
+            Self::Null | Self::Limit | Self::SleepingLimit => true,
             Self::Lasthop { module } => module == "dummy" || module == "flow",
             Self::Command { .. } | Self::Outside { .. } => false,
         }
@@ -52,6 +54,7 @@ impl fmt::Display for BackendSpec {
             Self::Lasthop { module } => write!(f, "lasthop-{module}"),
             Self::Null => f.write_str("null"),
             Self::Limit => f.write_str("limit"),
+            Self::SleepingLimit => f.write_str("limit-sleeping"),
             Self::Command { name, .. } => f.write_str(name),
             Self::Outside { .. } => f.write_str("sockets"),
         }
@@ -71,9 +74,10 @@ impl FromStr for BackendSpec {
             "lasthop-flow" => Ok(Self::Lasthop { module: "flow".to_owned() }),
             "null" => Ok(Self::Null),
             "limit" => Ok(Self::Limit),
+            "limit-sleeping" => Ok(Self::SleepingLimit),
             _ => Err(format!(
-                "there is no back end \"{text}\"; there are lasthop, lasthop-dummy, lasthop-flow, limit and null, and NAME=COMMAND \
-                 starts another one"
+                "there is no back end \"{text}\"; there are lasthop, lasthop-dummy, lasthop-flow, limit, limit-sleeping and null, and \
+                 NAME=COMMAND starts another one"
             )),
         }
     }
@@ -96,7 +100,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        for text in ["lasthop", "lasthop-dummy", "lasthop-flow", "null", "limit"] {
+        for text in ["lasthop", "lasthop-dummy", "lasthop-flow", "null", "limit", "limit-sleeping"] {
             assert_eq!(text.parse::<BackendSpec>().expect(text).to_string(), text);
         }
         let command: BackendSpec = "ovs-1=A=1 run me".parse().expect("a command");

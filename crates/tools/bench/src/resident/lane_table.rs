@@ -1,17 +1,25 @@
 use std::collections::HashMap;
+use std::io;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use lasthop_ceiling::{End, Lane, Limit, Null, poll};
 use lasthop_vhost::ForeignFd;
 
 use super::ResidentKind;
+use super::bed::Bed;
 
 /// Polls of all lanes between two checks for needed signals and for threads that want the lock. These checks cost a
 /// fence for each ring, which waits for cache lines of the other core, so they are not made for each batch. The number
 /// is small enough that a sleeping guest is woken within tens of microseconds, and that fewer than 65536 entries pass
 /// meanwhile.
 const ROUNDS: u32 = 1024;
+/// The same for one that sleeps, which looks at the clock and signals after each frame.
+const AWAKE_ROUNDS: u32 = 16;
+/// How long it polls in vain before it sleeps: as long as the switch by default, where answers come within that.
+const LOOK: Duration = Duration::from_micros(50);
 
 /// How the data thread moves frames.
 pub(super) enum Exchange {
@@ -23,15 +31,16 @@ impl Exchange {
     pub(super) fn new(kind: ResidentKind) -> Self {
         match kind {
             ResidentKind::Null => Self::Null(Null::default()),
-            ResidentKind::Limit => Self::Limit(Limit::default()),
+            ResidentKind::Limit | ResidentKind::SleepingLimit => Self::Limit(Limit::default()),
         }
     }
 
-    fn poll(&mut self, lanes: &mut [Lane]) {
+    /// Returns the number of moved frames.
+    fn poll(&mut self, lanes: &mut [Lane], rounds: u32) -> u64 {
         match self {
-            Self::Null(null) => poll(null, lanes, ROUNDS),
-            Self::Limit(limit) => poll(limit, lanes, ROUNDS),
-        };
+            Self::Null(null) => poll(null, lanes, rounds),
+            Self::Limit(limit) => poll(limit, lanes, rounds),
+        }
     }
 }
 
@@ -54,6 +63,9 @@ impl RingId {
 pub(super) struct Rings {
     lanes: Vec<Lane>,
     calls: HashMap<RingId, ForeignFd>,
+    /// Where the data thread sleeps, and the kicks that wake it, if it does.
+    bed: Option<Arc<Bed>>,
+    kicks: HashMap<RingId, ForeignFd>,
     refusals: HashMap<u16, String>,
     running: bool,
     ending: bool,
@@ -71,16 +83,37 @@ impl Rings {
         if ring.transmits { &mut lane.from } else { &mut lane.to }
     }
 
-    pub(super) fn start(&mut self, ring: RingId, end: End, call: Option<ForeignFd>) {
+    /// # Errors
+    /// The kick cannot be waited for.
+    pub(super) fn start(
+        &mut self,
+        ring: RingId,
+        end: End,
+        kick: Option<ForeignFd>,
+        call: Option<ForeignFd>,
+    ) -> Result<(), String> {
+        self.forget_kick(ring);
+        if let (Some(bed), Some(kick)) = (&self.bed, kick) {
+            bed.watch(&kick).map_err(|error| format!("the ring's kick cannot be waited for: {error}"))?;
+            self.kicks.insert(ring, kick);
+        }
         self.lane(ring).fault = None;
         self.refusals.remove(&ring.port);
         *self.end(ring) = Some(end);
         self.set_call(ring, call);
+        Ok(())
+    }
+
+    fn forget_kick(&mut self, ring: RingId) {
+        if let (Some(bed), Some(kick)) = (&self.bed, self.kicks.remove(&ring)) {
+            bed.forget(&kick);
+        }
     }
 
     /// Removes a ring; returns the index at which it would continue.
     pub(super) fn stop(&mut self, ring: RingId) -> Option<u16> {
         self.calls.remove(&ring);
+        self.forget_kick(ring);
         self.end(ring).take().map(|end| end.base())
     }
 
@@ -125,12 +158,25 @@ impl Rings {
             }
         }
     }
+
+    /// Asks for kicks of all transmit rings; returns whether the data thread may sleep, as none has frames.
+    fn arm_kicks(&mut self) -> bool {
+        let mut ends = self.lanes.iter_mut().filter_map(|lane| lane.from.as_mut());
+        // A broken ring has a fault at the next poll, and no frames.
+        ends.all(|end| !end.arm_kicks().unwrap_or(false))
+    }
+
+    fn suppress_kicks(&mut self) {
+        self.lanes.iter_mut().filter_map(|lane| lane.from.as_mut()).for_each(End::suppress_kicks);
+    }
 }
 
 /// Owns the rings: the data thread holds the lock while it polls, and yields to others that ask for it.
 #[derive(Debug, Default)]
 pub(super) struct LaneTable {
     rings: Mutex<Rings>,
+    /// Where the data thread sleeps while no frame comes; `None`: it polls.
+    bed: Option<Arc<Bed>>,
     /// Number of threads that want the lock; the data thread waits for them, as it would win every race for it.
     asking: AtomicU32,
     /// Signalled when a thread has released the lock.
@@ -139,6 +185,16 @@ pub(super) struct LaneTable {
 }
 
 impl LaneTable {
+    /// A table without rings.
+    ///
+    /// # Errors
+    /// The system refuses the descriptors for sleeping.
+    pub(super) fn new(kind: ResidentKind) -> io::Result<Self> {
+        let bed = (kind == ResidentKind::SleepingLimit).then(Bed::new).transpose()?.map(Arc::new);
+        let rings = Mutex::new(Rings { bed: bed.clone(), ..Rings::default() });
+        Ok(Self { rings, bed, ..Self::default() })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Rings> {
         self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -146,6 +202,7 @@ impl LaneTable {
     /// Runs `change` while the data thread moves nothing.
     pub(super) fn with<R>(&self, change: impl FnOnce(&mut Rings) -> R) -> R {
         self.asking.fetch_add(1, Ordering::Relaxed);
+        self.bed.iter().for_each(|bed| bed.ring());
         let mut rings = self.lock();
         self.asking.fetch_sub(1, Ordering::Relaxed);
         let result = change(&mut rings);
@@ -166,6 +223,12 @@ impl LaneTable {
     /// Whether the data thread has begun to poll since it was set running.
     pub(super) fn is_polling(&self) -> bool {
         self.polling.load(Ordering::Relaxed)
+    }
+
+    /// How often the data thread has slept.
+    #[cfg(test)]
+    pub(super) fn sleeps(&self) -> u64 {
+        self.bed.as_ref().map_or(0, |bed| bed.sleeps())
     }
 
     pub(super) fn fault(&self, port: u16) -> Option<String> {
@@ -189,8 +252,32 @@ impl LaneTable {
                 return;
             }
             self.polling.store(true, Ordering::Relaxed);
-            exchange.poll(&mut rings.lanes);
-            rings.signal();
+            let Some(bed) = &self.bed else {
+                exchange.poll(&mut rings.lanes, ROUNDS);
+                rings.signal();
+                continue;
+            };
+            if self.is_idle(&mut rings, exchange) {
+                drop(rings);
+                bed.sleep();
+                rings = self.lock();
+            }
         }
+    }
+
+    /// Moves frames until none has come for [`LOOK`], or a thread wants the lock. Returns whether the data thread may sleep then: frames
+    /// without a receive buffer keep it awake.
+    fn is_idle(&self, rings: &mut Rings, exchange: &mut Exchange) -> bool {
+        let mut since = Instant::now();
+        while self.asking.load(Ordering::Relaxed) == 0 {
+            if exchange.poll(&mut rings.lanes, AWAKE_ROUNDS) > 0 {
+                rings.signal();
+                rings.suppress_kicks();
+                since = Instant::now();
+            } else if since.elapsed() >= LOOK {
+                return rings.arm_kicks();
+            }
+        }
+        false
     }
 }

@@ -6,6 +6,7 @@
 //!   guest --- socket --> control thread of port 1 --+--> [ LaneTable: lanes ] <--+   0 -> 1, 1 -> 0, 2 -> 3, ...
 //! ```
 
+mod bed;
 mod lane_table;
 mod session_thread;
 #[cfg(test)]
@@ -32,9 +33,11 @@ pub(crate) enum ResidentKind {
     Null,
     /// The bare algorithm of a switch that copies once.
     Limit,
+    /// The same, which sleeps when no frame has come for a while, and is woken by a kick.
+    SleepingLimit,
 }
 
-/// A polling back end in this process. Dropping it ends its sessions and threads.
+/// A back end in this process. Dropping it ends its sessions and threads.
 #[derive(Debug)]
 pub(crate) struct Resident {
     lane_table: Arc<LaneTable>,
@@ -48,7 +51,7 @@ impl Resident {
     /// # Errors
     /// The CPU does not exist, or the thread cannot be created.
     pub(crate) fn start(kind: ResidentKind, cpu: Option<usize>) -> io::Result<Self> {
-        let lane_table = Arc::new(LaneTable::default());
+        let lane_table = Arc::new(LaneTable::new(kind)?);
         let (ready, pinned) = sync_channel(1);
         let own = Arc::clone(&lane_table);
         let worker = std::thread::Builder::new()

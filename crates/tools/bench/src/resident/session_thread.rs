@@ -95,9 +95,10 @@ impl Device for Port {
 
     fn start_ring(&mut self, index: u16, start: RingStart) -> Result<(), String> {
         let ring = self.ring(index);
-        let RingStart { ring: device_ring, call, enabled, .. } = start;
+        let RingStart { ring: device_ring, kick, call, enabled, .. } = start;
+        let kick = kick.filter(|_| ring.transmits);
         match self.end(device_ring, enabled) {
-            Ok(end) => self.lane_table.with(|rings| rings.start(ring, end, call)),
+            Ok(end) => self.lane_table.with(|rings| rings.start(ring, end, kick, call))?,
             Err(why) => {
                 self.lane_table.with(|rings| rings.refuse(ring.port, why.clone()));
                 return Err(why);

@@ -96,6 +96,30 @@ fn limit_delivers_every_frame() {
     frames_arrive_whole(ResidentKind::Limit, 300);
 }
 
+/// Between two frames of a direction it may sleep, as each is waited for.
+#[test]
+fn limit_that_sleeps_delivers_every_frame() {
+    frames_arrive_whole(ResidentKind::SleepingLimit, 300);
+}
+
+#[test]
+fn limit_that_sleeps_does_so_after_each_frame() {
+    let resident = Resident::start(ResidentKind::SleepingLimit, None).unwrap();
+    resident.set_running(true);
+    let [mut left, mut right] = guests(&resident);
+    for number in 0..20 {
+        let sleeps = resident.lane_table.sleeps();
+        send(&mut left, &frame(number, 64));
+        assert_eq!(receive(&mut right), frame(number, 64));
+        give_back_all(&mut left);
+        let deadline = Instant::now() + PATIENCE;
+        while resident.lane_table.sleeps() == sleeps {
+            assert!(Instant::now() < deadline, "it stays awake after frame {number}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
 #[test]
 fn null_delivers_the_first_round() {
     frames_arrive_whole(ResidentKind::Null, u32::from(ENTRIES));
@@ -147,7 +171,7 @@ fn frames_in_bursts_keep_their_order() {
 
 #[test]
 fn stopped_rings_go_on_where_they_stopped() {
-    for kind in [ResidentKind::Null, ResidentKind::Limit] {
+    for kind in [ResidentKind::Null, ResidentKind::Limit, ResidentKind::SleepingLimit] {
         let resident = Resident::start(kind, None).unwrap();
         resident.set_running(true);
         let near_the_end = GuestOptions { start_position: 65_530, ..options() };
