@@ -77,6 +77,21 @@ fn what_is_flooded_is_no_drop_where_a_guest_is_off() {
     }
 }
 
+/// With two ports a flood has one copy, like a frame for a known address.
+#[test]
+fn a_frame_for_an_unknown_address_is_no_drop_where_the_only_other_guest_is_off() {
+    let switch = Switch::start(&["--module", "bridge", "--vnic", "one", "--vnic", "off"]);
+    let mut one = guest(&switch, "one", ONE);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    let counted = || (switch.port("one")["flooded_to_none"] == 1).then_some(());
+    eventually("the flood to be counted", counted);
+    for port in ["one", "off"] {
+        let port = switch.port(port);
+        assert_eq!((&port["rx_drops"], &port["tx_drops"]), (&json!({}), &json!({})), "{port}");
+    }
+    check_balance(&switch);
+}
+
 #[test]
 fn an_address_that_is_not_the_vnics_own_is_refused() {
     let switch = Switch::start(&["--vnic", "one,mac=02:00:00:00:00:01", "--vnic", "two"]);

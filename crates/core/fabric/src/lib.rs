@@ -361,7 +361,11 @@ impl Fabric {
         self.module.decide(&Batch { port, headers, hashes }, now_ns, &mut self.verdicts);
         self.mark(WorkStage::LookUp);
         self.lap(None);
-        self.verdicts.common_port(count).filter(|port| port.index() < PORTS_MAX)
+        let is_usual = |port: &PortId| {
+            // A flood to a port that is down is settled with the others.
+            port.index() < PORTS_MAX && (self.verdicts.flooded() == 0 || !self.receivers.is_down(*port))
+        };
+        self.verdicts.common_port(count).filter(is_usual)
     }
 
     /// Executes the verdicts. If `common` is given, all packets go to that port.
@@ -420,7 +424,9 @@ impl Fabric {
             counts |= *count;
         }
         let mut to_none = 0;
-        if counts > 1 && self.destinations.ports().any(|port| self.receivers.is_down(port)) {
+        if (counts > 1 || self.verdicts.flooded() != 0)
+            && self.destinations.ports().any(|port| self.receivers.is_down(port))
+        {
             to_none = self.leave_out_ports_down(&mut copies);
         }
         for upcall in self.verdicts.upcalls() {
@@ -452,8 +458,8 @@ impl Fabric {
     fn leave_out_ports_down(&mut self, copies: &mut [u16; BATCH_PACKETS_MAX]) -> u32 {
         let bits =
             |packets: &mut dyn Iterator<Item = u16>| packets.fold(0_u32, |bits, packet| bits | 1 << packet);
-        let flooded =
-            bits(&mut (0..).zip(&*copies).filter(|(_, count)| **count > 1).map(|(packet, _)| packet));
+        let several = (0..).zip(&*copies).filter(|(_, count)| **count > 1);
+        let flooded = bits(&mut several.map(|(packet, _)| packet)) | self.verdicts.flooded();
         let Self { verdicts, receivers, destinations, .. } = self;
         verdicts.retain_outputs(|output| {
             let is_left_out = flooded >> output.packet & 1 != 0 && receivers.is_down(output.port);

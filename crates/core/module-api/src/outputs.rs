@@ -96,6 +96,8 @@ pub struct Verdicts {
     images: Vec<Header>,
     upcalls: Vec<Upcall>,
     suspended: Vec<u64>,
+    /// Bit N: packet N is flooded.
+    flooded: u32,
     lost: u32,
     worker: u16,
     pauses_ring: bool,
@@ -116,6 +118,7 @@ impl Default for Verdicts {
             images: Vec::with_capacity(IMAGES_MADE_MAX),
             upcalls: Vec::with_capacity(UPCALLS_MAX),
             suspended: Vec::new(),
+            flooded: 0,
             lost: 0,
             worker: 0,
             pauses_ring: false,
@@ -131,6 +134,7 @@ pub struct Mark {
     outputs: usize,
     drops: usize,
     upcalls: usize,
+    flooded: u32,
 }
 
 impl Verdicts {
@@ -145,6 +149,22 @@ impl Verdicts {
     #[must_use]
     pub fn worker(&self) -> usize {
         usize::from(self.worker)
+    }
+
+    /// Notes that packet `packet` is flooded: no port is known for its destination, or it is for a group. It is not lost if every port that it
+    /// goes to is down. A packet with several copies counts as flooded without this.
+    #[inline]
+    pub fn note_flood(&mut self, packet: usize) {
+        debug_assert!(packet < BATCH_PACKETS_MAX);
+        self.flooded |= 1 << (packet % BATCH_PACKETS_MAX);
+        self.has_more = true;
+    }
+
+    /// The packets of [`Self::note_flood`], as bits.
+    #[inline]
+    #[must_use]
+    pub fn flooded(&self) -> u32 {
+        self.flooded
     }
 
     /// Leaves the packets behind this batch in their ring until [`crate::Module::keeps_paused`] returns false.
@@ -352,7 +372,8 @@ impl Verdicts {
     #[must_use]
     pub fn mark(&mut self) -> Mark {
         self.list();
-        Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len() }
+        let flooded = std::mem::take(&mut self.flooded);
+        Mark { outputs: self.outputs.len(), drops: self.drops.len(), upcalls: self.upcalls.len(), flooded }
     }
 
     /// Adds `by` to the packet indices of all decisions after `mark`. They were made for a part of the batch that
@@ -368,6 +389,7 @@ impl Verdicts {
             (upcall.packet, upcall.image) = (upcall.packet + by, shifted(upcall.image));
         }
         self.drops.iter_mut().skip(mark.drops).for_each(|(packet, _)| *packet += by);
+        self.flooded = mark.flooded | self.flooded << by;
     }
 
     /// All copies, in the order in which they were decided.
@@ -407,6 +429,7 @@ impl Verdicts {
 
     fn clear_more(&mut self) {
         (self.lost, self.pauses_ring, self.is_mixed, self.is_listed) = (0, false, false, false);
+        self.flooded = 0;
         self.outputs.clear();
         self.drops.clear();
         self.images.clear();
@@ -472,14 +495,19 @@ mod tests {
     fn decisions_for_a_part_of_a_batch_are_shifted_to_its_packets() {
         let mut verdicts = Verdicts::default();
         verdicts.output(1, PortId(1));
+        verdicts.note_flood(1);
         let mark = verdicts.mark();
         verdicts.output(0, PortId(2));
         let image = verdicts.add_image(Header::default()).expect("there is room");
         verdicts.push(Output { packet: 1, image, port: PortId(3), truncate_len_bytes: u32::MAX });
         verdicts.drop_packet(2, DropReason::NoFlow);
+        verdicts.note_flood(1);
         verdicts.shift(mark, 5);
         let told: Vec<_> = verdicts.outputs().iter().map(|output| (output.packet, output.image)).collect();
         assert_eq!(told, [(1, 1), (5, 5), (6, image)]);
         assert_eq!(verdicts.drops(), [(7, DropReason::NoFlow)]);
+        assert_eq!(verdicts.flooded(), 1 << 1 | 1 << 6);
+        verdicts.clear();
+        assert_eq!(verdicts.flooded(), 0);
     }
 }

@@ -1,8 +1,11 @@
 //! Packets through the fabric: copies, floods, waiting, rings that start and stop. Every test asserts conservation.
 
 use crate::support::{Received, TestGuest, assert_conserved, everything, flooding_fabric, frame};
+use std::sync::Arc;
+
+use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{BROKEN_MAX, WAITING_NS_MAX};
-use lasthop_module_api::{DropReason, PortId};
+use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
 use lasthop_wire::Offload;
 
 const PORTS: [PortId; 3] = [PortId(1), PortId(2), PortId(3)];
@@ -122,6 +125,64 @@ fn a_broadcast_to_the_only_other_port_is_not_lost_while_that_is_down_and_a_unica
         "{counters:?}"
     );
     assert_eq!(sender.reclaim(), 1, "the last one");
+    assert_conserved(&fabric, &PORTS[..2]);
+}
+
+/// Sends all packets to port 2, and knows only the address that ends in 2.
+struct OneNeighbour;
+
+impl Module for OneNeighbour {
+    fn name(&self) -> &'static str {
+        "one-neighbour"
+    }
+
+    fn decide(&self, batch: &Batch<'_>, _now_ns: u64, verdicts: &mut Verdicts) {
+        for (packet, header) in batch.headers.iter().enumerate() {
+            if header.bytes()[5] != 2 {
+                verdicts.note_flood(packet);
+            }
+            verdicts.output(packet, PORTS[1]);
+        }
+    }
+
+    fn port_added(&self, _: PortId, _: &PortSettings) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn port_removed(&self, _: PortId) {}
+}
+
+#[test]
+fn a_flood_of_an_unknown_address_is_not_lost_at_the_only_other_port_while_that_is_down() {
+    for (addresses, lost) in [(&[9][..], 0), (&[2], 1), (&[9, 9, 9], 0), (&[2, 2], 2), (&[9, 2, 9, 8, 2], 2)]
+    {
+        let mut fabric = Fabric::new(Arc::new(OneNeighbour)).unwrap();
+        let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
+        fabric.add_port(PORTS[1], 1);
+        addresses.iter().for_each(|to| assert!(sender.queue(&frame(*to, 1, 60), Offload::default())));
+        fabric.visit(sender.tx_ring(), 0);
+        let counters = sender.counters(&fabric);
+        assert_eq!(counters.rx_drops.of(DropReason::PortDown), lost, "{addresses:?}: {counters:?}");
+        assert_eq!(counters.flooded_to_none, addresses.len() as u64 - lost, "{addresses:?}: {counters:?}");
+        assert_eq!(fabric.counters(PORTS[1]).unwrap().tx_drops.total(), lost);
+        assert_eq!(sender.reclaim(), addresses.len());
+        assert_conserved(&fabric, &PORTS[..2]);
+    }
+}
+
+#[test]
+fn floods_of_unknown_addresses_arrive_in_order_with_all_others() {
+    let mut fabric = Fabric::new(Arc::new(OneNeighbour)).unwrap();
+    let mut sender = TestGuest::attach(&mut fabric, 1, everything(), 16, 2048);
+    let mut receiver = TestGuest::attach(&mut fabric, 2, everything(), 16, 2048);
+    receiver.post(16);
+    for to in [9, 2, 9, 9, 2] {
+        assert!(sender.queue(&frame(to, 1, 60), Offload::default()));
+    }
+    fabric.visit(sender.tx_ring(), 0);
+    for to in [9, 2, 9, 9, 2] {
+        assert_eq!(receiver.receive(), plain(frame(to, 1, 60), 1));
+    }
     assert_conserved(&fabric, &PORTS[..2]);
 }
 

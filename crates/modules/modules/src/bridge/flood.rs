@@ -31,7 +31,9 @@ impl Bridge {
                 Err(_) => {}
             }
         }
-        if verdicts.outputs().len() == before && verdicts.lost() == 0 && !is_lost {
+        if verdicts.outputs().len() > before {
+            verdicts.note_flood(frame.packet);
+        } else if verdicts.lost() == 0 && !is_lost {
             verdicts.drop_packet(frame.packet, DropReason::NoDestination);
         }
     }
@@ -62,6 +64,7 @@ fn output_all(packet: usize, ports: impl Iterator<Item = PortId>, verdicts: &mut
     if ports.peek().is_none() {
         return verdicts.drop_packet(packet, DropReason::NoDestination);
     }
+    verdicts.note_flood(packet);
     ports.for_each(|port| verdicts.output(packet, port));
 }
 
