@@ -16,6 +16,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/real"))
 import openvswitch
+from benchfiles import compiled
 from realguests import Failure, Process, Skip, Switch, check, need, wait_until
 from wires import Namespace, wire
 
@@ -130,6 +131,35 @@ class Direct:
 
     def pids(self):
         return []
+
+
+class Relay:
+    """No switch but the least program that forwards frames in a process (bench/relay.c): between the guest's tap and the wire. It
+    sleeps when there is no frame, so a round trip has the wake-ups that any such switch needs."""
+
+    name = "relay"
+
+    def __init__(self, places, directory):
+        self.places, self.directory = places, directory
+
+    def __enter__(self):
+        host = self.places.host
+        host.run("ip tuntap add tap0 mode tap vnet_hdr")
+        host.run("ip link set tap0 up")
+        command = [*host.prefix, compiled("bench/relay.c"), "tap0", "wire0"]
+        self.process = Process(self.directory / "relay.log", command)
+        self.process.__enter__()
+        return self
+
+    def __exit__(self, *_):
+        check(self.process.alive(), f"the relay ended: {self.process.text()[-300:]}")
+        self.process.__exit__()
+
+    def socket(self, _):
+        return "tap:tap0"
+
+    def pids(self):
+        return [self.process.child.pid]
 
 
 class Ovs:
