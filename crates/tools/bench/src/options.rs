@@ -38,7 +38,7 @@ pub(crate) struct Options {
     /// A workload, as in stream,size=1500,touched (may be repeated). Pattern: stream, both, pairs=N, fan-in=N, all-to-all=N,
     /// offered=PPS, first=PPS (each packet begins a flow), rtt[,sleep][,pause-us=N], idle=N; with DPDK's testpmd as the guests
     /// testpmd=flowgen, 5tswap, macswap, txonly or rtt. Options: size=BYTES, ring=ENTRIES, flows=N, macs=N, touched, idle-ports=N (further guests, silent); tso=off (guests do
-    /// not take frames to be cut); nap-us=N (guests sleep between two looks at their rings), or signalled (until they are signalled); mrg=off, in-order=off (testpmd only)
+    /// not take frames to be cut); nap-us=N (guests sleep between two looks at their rings), or signalled (until they are signalled); mrg=off, in-order=off, packed=on (testpmd only)
     #[arg(long = "workload", value_name = "WORK")]
     workloads: Vec<Workload>,
     /// Named list of workloads: quick, standard, full [default: quick]

@@ -144,6 +144,8 @@ pub struct Workload {
     pub mergeable: bool,
     /// Whether stock guests offer to use buffers in order.
     pub in_order: bool,
+    /// Whether stock guests offer packed rings. A back end without them gets split ones.
+    pub packed: bool,
     /// Whether guests take TCP segments that are still to be cut. If not, the back end cuts them.
     pub tso: bool,
     /// Pause between two looks of the guests at their rings, so that they leave most of their CPU to others.
@@ -197,6 +199,7 @@ impl Default for Workload {
             idle_ports: 0,
             mergeable: true,
             in_order: true,
+            packed: false,
             tso: true,
             nap: Duration::ZERO,
             signalled: false,
@@ -304,10 +307,11 @@ impl Workload {
             TrafficKind::Stock(traffic) => self.check_stock(traffic)?,
             _ => {}
         }
-        if !(self.mergeable && self.in_order || matches!(self.kind, TrafficKind::Stock(_))) {
-            return Err(
-                "mrg=off and in-order=off go behind testpmd=, as in testpmd=flowgen,mrg=off".to_owned()
-            );
+        let is_usual_driver = self.mergeable && self.in_order && !self.packed;
+        if !(is_usual_driver || matches!(self.kind, TrafficKind::Stock(_))) {
+            let text =
+                "mrg=off, in-order=off and packed=on go behind testpmd=, as in testpmd=flowgen,mrg=off";
+            return Err(text.to_owned());
         }
         if !self.tso && !self.uncut() {
             return Err(format!("tso=off goes with frames above {UNCUT_FRAME_BYTES_MAX} bytes"));
@@ -378,6 +382,8 @@ impl Workload {
             ("idle-ports", Some(value)) => self.idle_ports = number(key, value)?,
             ("in-order", Some("on")) => self.in_order = true,
             ("in-order", Some("off")) => self.in_order = false,
+            ("packed", Some("on")) => self.packed = true,
+            ("packed", Some("off")) => self.packed = false,
             ("mrg", Some("on")) => self.mergeable = true,
             ("mrg", Some("off")) => self.mergeable = false,
             ("tso", Some("on")) => self.tso = true,
@@ -417,7 +423,7 @@ impl Workload {
 /// The parts of a workload's text.
 pub const GRAMMAR: &str = "write stream, both, pairs=N, fan-in=N, all-to-all=N, offered=PPS, first=PPS, rtt[,sleep][,pause-us=N], idle=N or \
                            testpmd=flowgen|5tswap|macswap|txonly|rtt, then size=BYTES, ring=ENTRIES, flows=N, macs=N, \
-                           touched, idle-ports=N, mrg=on|off, in-order=on|off, tso=on|off, nap-us=N, signalled, separated by commas";
+                           touched, idle-ports=N, mrg=on|off, in-order=on|off, packed=on|off, tso=on|off, nap-us=N, signalled, separated by commas";
 
 fn number<T: FromStr>(key: &str, value: &str) -> Result<T, String> {
     value.parse().map_err(|_| format!("{key} takes a whole number, not \"{value}\""))
@@ -469,6 +475,7 @@ impl fmt::Display for Workload {
         }
         f.write_str(if self.mergeable { "" } else { ",mrg=off" })?;
         f.write_str(if self.in_order { "" } else { ",in-order=off" })?;
+        f.write_str(if self.packed { ",packed=on" } else { "" })?;
         f.write_str(if self.tso { "" } else { ",tso=off" })?;
         if self.signalled {
             f.write_str(",signalled")?;
@@ -504,6 +511,7 @@ mod tests {
             "testpmd=5tswap,size=1500,ring=256,mrg=off",
             "testpmd=rtt,size=64,ring=256",
             "testpmd=rtt,size=64,ring=256,mrg=off,in-order=off",
+            "testpmd=macswap,size=64,ring=256,packed=on",
             "all-to-all=4,size=64,ring=256",
             "stream,size=64,ring=256,touched,idle-ports=1000",
             "fan-in=4,size=65000,ring=256,tso=off,signalled",
@@ -534,6 +542,7 @@ mod tests {
             ("testpmd=rtt,ring=32", "64..=1024 entries"),
             ("stream,mrg=off", "go behind testpmd="),
             ("stream,in-order=off", "go behind testpmd="),
+            ("stream,packed=on", "go behind testpmd="),
             ("all-to-all=1", "all-to-all is 2 to 16"),
             ("stream,idle-ports=1001", "idle-ports is 0 to 1000"),
         ] {

@@ -31,6 +31,7 @@ pub(super) fn details(workload: &Workload) -> Vec<String> {
         (matches!(workload.kind, TrafficKind::Stock(_)), "guests are DPDK's testpmd".to_owned()),
         (workload.idle_ports > 0, format!("{} idle ports beside", workload.idle_ports)),
         (workload.in_order != usual.in_order, "not in order".to_owned()),
+        (workload.packed != usual.packed, "packed rings where the switch has them".to_owned()),
         (workload.mergeable != usual.mergeable, "no mergeable buffers".to_owned()),
         (workload.uncut() && workload.tso, "TCP segments to be cut".to_owned()),
         (!workload.tso, "TCP segments that the switch cuts".to_owned()),

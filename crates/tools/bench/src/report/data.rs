@@ -13,7 +13,7 @@ use crate::sample::{MemoryUse, RoundTrip, Sample};
 /// A column's name, and its value for a sample.
 type Column = (&'static str, fn(&Sample) -> String);
 
-const RUN: [Column; 22] = [
+const RUN: [Column; 23] = [
     ("backend", |sample| plain(&sample.backend)),
     ("workload", |sample| plain(sample.workload)),
     ("kind", |sample| plain(sample.workload.kind)),
@@ -24,6 +24,7 @@ const RUN: [Column; 22] = [
     ("macs", |sample| plain(sample.workload.macs)),
     ("idle_ports", |sample| plain(sample.workload.idle_ports)),
     ("in_order", |sample| plain(sample.workload.in_order)),
+    ("packed", |sample| plain(sample.workload.packed)),
     ("mergeable", |sample| plain(sample.workload.mergeable)),
     ("tso", |sample| plain(sample.workload.tso)),
     ("nap_us", |sample| plain(sample.workload.nap.as_micros())),

@@ -44,6 +44,7 @@ pub(crate) struct StockShape {
     ring_entries: u16,
     mergeable: bool,
     in_order: bool,
+    packed: bool,
     flows: u32,
     jumbo: bool,
     /// Whether each port has its own process.
@@ -58,6 +59,7 @@ impl StockShape {
             ring_entries: workload.ring_entries,
             mergeable: workload.mergeable,
             in_order: workload.in_order,
+            packed: workload.packed,
             flows: workload.flows,
             jumbo: workload.frame_bytes > 1_518,
             apart: traffic == StockTraffic::TxOnly,
@@ -106,6 +108,7 @@ impl StockGuests {
                 ring_entries: shape.ring_entries,
                 mergeable: shape.mergeable,
                 in_order: shape.in_order,
+                packed: shape.packed,
                 flows: shape.flows,
                 mbuf_bytes: if shape.jumbo { JUMBO_MBUF_BYTES } else { PLAIN_MBUF_BYTES },
                 directory: setup.directory,

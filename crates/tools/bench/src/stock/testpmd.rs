@@ -45,6 +45,7 @@ pub(super) struct Start<'a> {
     pub(super) ring_entries: u16,
     pub(super) mergeable: bool,
     pub(super) in_order: bool,
+    pub(super) packed: bool,
     pub(super) flows: u32,
     /// Size of a buffer, with 128 bytes of headroom.
     pub(super) mbuf_bytes: u32,
@@ -80,8 +81,9 @@ fn command(start: &Start<'_>) -> Command {
         let (path, mac, ring) = (port.socket.display(), address(port.number), start.ring_entries);
         let mergeable = if start.mergeable { "" } else { ",mrg_rxbuf=0" };
         let in_order = if start.in_order { "" } else { ",in_order=0" };
+        let packed = if start.packed { ",packed_vq=1" } else { "" };
         let words = format!(
-            "net_virtio_user{index},path={path},mac={mac},queue_size={ring}{mergeable}{in_order}{server}"
+            "net_virtio_user{index},path={path},mac={mac},queue_size={ring}{mergeable}{in_order}{packed}{server}"
         );
         command.args(["--vdev", &words]);
     }
