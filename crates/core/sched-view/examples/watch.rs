@@ -8,8 +8,8 @@ use std::io::Write;
 use std::time::Duration;
 
 use lasthop_sched::Activity;
-use lasthop_sched_view::ViewWriter;
 use lasthop_sched_view::guest_threads::{ProcessSnapshot, ThreadChoice};
+use lasthop_sched_view::{KvmThreads, ViewWriter};
 use rustix::time::{ClockId, clock_gettime};
 
 const LOOKS: usize = 1000;
@@ -21,7 +21,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut out = std::io::stdout();
     let mut seen = Vec::new();
     for pid in std::env::args().skip(1) {
-        let guest = ProcessSnapshot::read(pid.parse()?)?.guest_threads(&ThreadChoice::Auto)?;
+        let pid = pid.parse()?;
+        let process = ProcessSnapshot::read(pid)?;
+        let guest = KvmThreads::default().guest_threads(pid, &process, &ThreadChoice::Auto)?;
         writeln!(out, "{pid}: {:?}, {} threads", guest.kind, guest.threads.len())?;
         for thread in guest.threads {
             seen.push((view.track(thread)?, [0; 4]));

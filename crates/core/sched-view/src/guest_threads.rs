@@ -3,7 +3,7 @@
 //!
 //! | guest | threads |
 //! |---|---|
-//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`; only with `-name NAME,debug-threads=on` |
+//! | QEMU | `CPU 0/KVM`, `CPU 0/TCG`; only with `-name NAME,debug-threads=on` ([`KvmThreads`](crate::KvmThreads) finds others) |
 //! | Cloud Hypervisor, Firecracker, crosvm | `vcpu0`, `fc_vcpu 0`, `crosvm_vcpu0` |
 //! | DPDK | `rte-worker-1`, `lcore-worker-1`, `dpdk-worker1`, and the first thread |
 //! | user-mode Linux | the first thread, and the processes that it traces: they run the guest's programs |
@@ -69,16 +69,36 @@ pub struct GuestThreads {
     pub threads: Vec<ThreadId>,
     /// Whether they may be vCPUs of KVM, which halt-poll: only threads with names of other kinds are known not to be.
     pub may_halt_poll: bool,
+    /// Why they are believed to be its threads.
+    pub evidence: Evidence,
+}
+
+/// Why threads are believed to be a guest's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Evidence {
+    /// Their names.
+    Names,
+    /// The guest's process traces them (ptrace(2)).
+    Tracing,
+    /// The user says so.
+    Choice,
+    /// KVM has run them.
+    Kvm {
+        /// Number of vCPUs that the process has, if this process may see that.
+        vcpus: Option<usize>,
+    },
 }
 
 /// Why a guest's threads are unknown. The remedy is part of the message.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnknownThreads {
     /// QEMU does not name its threads by default.
-    #[error("QEMU does not name its vCPU threads: start it with -name NAME,debug-threads=on, or set vcpus")]
+    #[error(
+        "QEMU does not name its vCPU threads, and none was seen in KVM: start it with -name NAME,debug-threads=on, or set vcpus"
+    )]
     Unnamed,
     /// Another program, whose threads have no known names.
-    #[error("no thread of process {0:?} has the name of a vCPU: set vcpus")]
+    #[error("no thread of process {0:?} has the name of a vCPU, and none was seen in KVM: set vcpus")]
     NoneNamed(String),
     /// The user's choice matches no thread.
     #[error("vcpus names no thread of the front end's process")]
@@ -151,8 +171,40 @@ impl GuestKind {
     }
 }
 
+impl Evidence {
+    /// The word for it in reports.
+    #[must_use]
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Names => "names",
+            Self::Tracing => "tracing",
+            Self::Choice => "choice",
+            Self::Kvm { .. } => "kvm",
+        }
+    }
+
+    /// Number of vCPUs of the process, if that is known.
+    #[must_use]
+    pub const fn vcpus(self) -> Option<usize> {
+        match self {
+            Self::Kvm { vcpus } => vcpus,
+            _ => None,
+        }
+    }
+}
+
+impl GuestThreads {
+    /// The same, unless it is too much for the view.
+    pub(crate) fn bounded(self) -> Result<Self, UnknownThreads> {
+        match self.threads.len() {
+            count if count > GUEST_THREADS_MAX => Err(UnknownThreads::TooMany(count)),
+            _ => Ok(self),
+        }
+    }
+}
+
 impl ProcessSnapshot {
-    /// The guest's threads.
+    /// The guest's threads, by their names or the user's choice.
     ///
     /// # Errors
     /// [`UnknownThreads`].
@@ -163,10 +215,7 @@ impl ProcessSnapshot {
             ThreadChoice::Named(beginning) => self.chosen(self.named(|name| name.starts_with(beginning)))?,
             ThreadChoice::Numbers(numbers) => self.chosen(self.numbered(numbers)?)?,
         };
-        match found.threads.len() {
-            count if count > GUEST_THREADS_MAX => Err(UnknownThreads::TooMany(count)),
-            _ => Ok(found),
-        }
+        found.bounded()
     }
 
     fn by_names(&self) -> Result<GuestThreads, UnknownThreads> {
@@ -174,7 +223,8 @@ impl ProcessSnapshot {
         if !vcpus.is_empty() {
             let is_kvm = |name: &str| is_numbered(name, &VCPUS) && !name.ends_with(TCG);
             let may_halt_poll = !self.named(is_kvm).is_empty();
-            return Ok(GuestThreads { kind: GuestKind::Vmm, threads: vcpus, may_halt_poll });
+            let (kind, evidence) = (GuestKind::Vmm, Evidence::Names);
+            return Ok(GuestThreads { kind, threads: vcpus, may_halt_poll, evidence });
         }
         let first = self.threads.first();
         let with_first =
@@ -182,11 +232,11 @@ impl ProcessSnapshot {
         let lcores = self.named(|name| is_numbered(name, &LCORES));
         if !lcores.is_empty() {
             let (kind, threads) = (GuestKind::Dpdk, with_first(lcores));
-            return Ok(GuestThreads { kind, threads, may_halt_poll: false });
+            return Ok(GuestThreads { kind, threads, may_halt_poll: false, evidence: Evidence::Names });
         }
         if !self.traced.is_empty() {
             let (kind, threads) = (GuestKind::UserMode, with_first(self.traced.clone()));
-            return Ok(GuestThreads { kind, threads, may_halt_poll: false });
+            return Ok(GuestThreads { kind, threads, may_halt_poll: false, evidence: Evidence::Tracing });
         }
         let name = first.map(|first| first.name.clone()).unwrap_or_default();
         Err(if name.starts_with(QEMU) { UnknownThreads::Unnamed } else { UnknownThreads::NoneNamed(name) })
@@ -214,7 +264,8 @@ impl ProcessSnapshot {
         if threads.is_empty() {
             return Err(UnknownThreads::NoneChosen);
         }
-        Ok(GuestThreads { kind: GuestKind::Chosen, threads, may_halt_poll: true })
+        let (kind, evidence) = (GuestKind::Chosen, Evidence::Choice);
+        Ok(GuestThreads { kind, threads, may_halt_poll: true, evidence })
     }
 }
 

@@ -18,7 +18,7 @@
 //! that is read atomically, so there are no torn reads on any machine ([`layout`]).
 //!
 //! **Not checked.** The caller names the process of a guest's front end. [`guest_threads`] finds the guest's threads in
-//! it.
+//! it, and [`KvmThreads`] those without telling names.
 //!
 //! **Threading.** Readers may be shared between threads. A writer belongs to one.
 //!
@@ -26,12 +26,13 @@
 //!
 //! ```no_run
 //! use lasthop_sched_view::guest_threads::{ProcessSnapshot, ThreadChoice};
-//! use lasthop_sched_view::ViewWriter;
+//! use lasthop_sched_view::{KvmThreads, ViewWriter};
 //!
 //! // As root: tracks the threads of a VMM, and reads what one of them does.
 //! let mut view = ViewWriter::open()?;
 //! view.attach()?;
-//! let guest = ProcessSnapshot::read(4711)?.guest_threads(&ThreadChoice::Auto)?;
+//! let process = ProcessSnapshot::read(4711)?;
+//! let guest = KvmThreads::default().guest_threads(4711, &process, &ThreadChoice::Auto)?;
 //! for thread in guest.threads {
 //!     let tracked = view.track(thread)?;
 //!     println!("{}: {:?}", tracked.thread.tid, view.reader().thread(tracked.slot, 0));
@@ -43,6 +44,7 @@
 mod front_end;
 pub mod guest_threads;
 mod host;
+mod kvm_threads;
 pub mod layout;
 mod offsets;
 mod programs;
@@ -54,6 +56,7 @@ mod writer;
 pub use front_end::FrontEndProcess;
 pub use host::halt_polls;
 pub use host::has_rights;
+pub use kvm_threads::KvmThreads;
 pub use lasthop_bpf::EventQueue;
 pub use offsets::OffsetError;
 pub use reader::ViewReader;

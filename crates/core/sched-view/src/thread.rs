@@ -13,6 +13,7 @@ const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 /// Fields of /proc/PID/stat behind the name, counted from the state (proc(5) counts that as 3).
 const START_FIELD: usize = 22 - 3;
 const CPU_FIELD: usize = 39 - 3;
+const GUEST_TIME_FIELD: usize = 43 - 3;
 
 /// A thread. Its start time distinguishes it from a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +44,9 @@ pub(crate) struct ThreadStat {
     /// `None`: it has a CPU or waits for one, which /proc does not distinguish.
     pub(crate) sleeps: Option<Activity>,
     pub(crate) cpu: u16,
+    /// For how long it has run virtual CPUs, in clock ticks; 0 where the kernel does not tell. In /proc/TID it is that of all
+    /// threads of the process, in /proc/PID/task/TID the thread's own.
+    pub(crate) guest_ticks: u64,
 }
 
 impl ThreadStat {
@@ -58,7 +62,7 @@ impl ThreadStat {
         }
     }
 
-    fn parse(tid: u32, text: &str) -> Option<Self> {
+    pub(crate) fn parse(tid: u32, text: &str) -> Option<Self> {
         // The name may have any bytes, brackets included.
         let (_, fields) = text.rsplit_once(") ")?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
@@ -68,6 +72,7 @@ impl ThreadStat {
             has_ended: matches!(state, "Z" | "X" | "x"),
             sleeps: (state != "R").then_some(Activity::Blocked),
             cpu: fields.get(CPU_FIELD)?.parse().ok()?,
+            guest_ticks: fields.get(GUEST_TIME_FIELD).and_then(|ticks| ticks.parse().ok()).unwrap_or(0),
         })
     }
 }
@@ -109,8 +114,10 @@ mod tests {
         for name in ["a", "CPU 0/KVM", ") R (", "x) S 1 (y"] {
             let stat = ThreadStat::parse(7, &format!("7 ({name}) S {REST}")).unwrap();
             assert_eq!(stat.id, ThreadId { tid: 7, start_ticks: 4711 }, "{name}");
-            assert_eq!((stat.sleeps, stat.cpu), (Some(Activity::Blocked), 3));
+            assert_eq!((stat.sleeps, stat.cpu, stat.guest_ticks), (Some(Activity::Blocked), 3, 0));
         }
+        let guest = ThreadStat::parse(7, &format!("7 (a) S {REST} 38 39 40 41")).unwrap();
+        assert_eq!(guest.guest_ticks, 40);
         assert_eq!(ThreadStat::parse(7, &format!("7 (a) R {REST}")).unwrap().sleeps, None);
         assert!(ThreadStat::parse(7, &format!("7 (a) Z {REST}")).unwrap().has_ended);
     }

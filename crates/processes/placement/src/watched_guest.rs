@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use lasthop_runtime::clock::Pause;
-use lasthop_sched_view::guest_threads::{GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
-use lasthop_sched_view::{FrontEndProcess, ThreadId};
+use lasthop_sched_view::guest_threads::{Evidence, GuestKind, GuestThreads, ProcessSnapshot, ThreadChoice};
+use lasthop_sched_view::{FrontEndProcess, KvmThreads, ThreadId};
 
 /// Pause between two searches for a guest's threads; doubles. A VMM makes its vCPUs after it connects.
 const LOOK_MIN: Duration = Duration::from_millis(250);
@@ -35,6 +35,8 @@ pub struct WatchedGuest {
     pub guest: AttachedGuest,
     /// The process as first seen, to tell it from a later one of the same number.
     process: Option<ThreadId>,
+    /// Those of the process that KVM was seen to run.
+    kvm: KvmThreads,
     /// Its threads, or why they are unknown.
     pub found: Result<GuestThreads, String>,
     /// The time of the next search.
@@ -65,7 +67,8 @@ impl WatchedGuest {
     #[must_use]
     pub fn new(guest: AttachedGuest, now: Instant) -> Self {
         let found = Err("the search for its threads has not begun".to_owned());
-        Self { guest, process: None, found, next: now, pause: Pause::new(LOOK_MIN, LOOK_MAX) }
+        let (kvm, pause) = (KvmThreads::default(), Pause::new(LOOK_MIN, LOOK_MAX));
+        Self { guest, process: None, kvm, found, next: now, pause }
     }
 
     /// The environment that it runs in, in a word; `None` if its threads are unknown.
@@ -73,6 +76,14 @@ impl WatchedGuest {
     pub fn kind_word(&self) -> Option<&'static str> {
         let found = self.found.as_ref().ok()?;
         Some(if self.guest.is_device { "device" } else { found.kind.word() })
+    }
+
+    /// Why these are believed to be its threads; `None` if they are unknown.
+    #[must_use]
+    pub fn evidence(&self) -> Option<Evidence> {
+        let found = self.found.as_ref().ok()?;
+        // The choice of threads of the driver process is not the user's.
+        Some(if self.guest.is_device { Evidence::Names } else { found.evidence })
     }
 
     /// Its threads; none if they are unknown.
@@ -99,7 +110,8 @@ impl WatchedGuest {
         let pid = front_end.pid.cast_unsigned();
         let snapshot = ProcessSnapshot::read(pid)
             .map_err(|error| format!("the threads of process {pid} cannot be read: {error}"))?;
-        let mut found = snapshot.guest_threads(&self.guest.choice).map_err(|error| error.to_string())?;
+        let found = self.kvm.guest_threads(pid, &snapshot, &self.guest.choice);
+        let mut found = found.map_err(|error| error.to_string())?;
         found.may_halt_poll &= !self.guest.is_device && lasthop_sched_view::halt_polls();
         Ok(found)
     }
@@ -163,6 +175,7 @@ mod tests {
         device.look(Instant::now());
         let found = device.found.as_ref().expect("its threads");
         assert_eq!((&found.threads[..], device.kind_word()), (&[id][..], Some("device")));
+        assert_eq!(device.evidence(), Some(Evidence::Names));
         let mut none = WatchedGuest::new(AttachedGuest::device(None), Instant::now());
         none.look(Instant::now());
         assert!(none.found.is_err(), "there is no driver process");
