@@ -17,7 +17,7 @@ use std::time::Instant;
 use lasthop_foreign::ForeignFd;
 use lasthop_placement::{AttachedGuest, ThreadPlacement, WatchedGuest};
 use lasthop_sched::{CpuPlace, Modes};
-use lasthop_sched_view::guest_threads::ThreadChoice;
+use lasthop_sched_view::guest_threads::{Evidence, ThreadChoice};
 use lasthop_sched_view::layout::Slot;
 use lasthop_sched_view::{ThreadId, ViewWriter};
 use log::warn;
@@ -167,6 +167,8 @@ impl Scheduler {
                 pid: guest.guest.front_end.map(|front_end| front_end.pid),
                 kind: guest.kind_word().map(str::to_owned),
                 why: guest.found.as_ref().err().cloned(),
+                found_by: guest.evidence().map(|evidence| evidence.word().to_owned()),
+                vcpus: guest.evidence().and_then(Evidence::vcpus),
                 threads,
             })
         };

@@ -360,7 +360,7 @@ pub struct PolicyReport {
     pub is_used: bool,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct GuestReport {
     pub vnic: String,
     /// The front end's process.
@@ -369,7 +369,35 @@ pub struct GuestReport {
     pub kind: Option<String>,
     /// Why its threads are unknown.
     pub why: Option<String>,
+    /// names, tracing, choice (of the user) or kvm: why they are believed to be its threads. Earlier supervisors do not tell.
+    #[serde(default)]
+    pub found_by: Option<String>,
+    /// Number of its vCPUs, if its threads were found by kvm and the supervisor may see that.
+    #[serde(default)]
+    pub vcpus: Option<usize>,
     pub threads: Vec<ThreadReport>,
+}
+
+impl GuestReport {
+    /// Number of vCPUs whose threads were not found so far.
+    #[must_use]
+    pub fn missing(&self) -> usize {
+        self.vcpus.unwrap_or(0).saturating_sub(self.threads.len())
+    }
+
+    /// How its threads were found, in a few words.
+    #[must_use]
+    pub fn evidence(&self) -> Option<String> {
+        let words = match self.found_by.as_deref()? {
+            "choice" => "vcpus",
+            "kvm" => "KVM",
+            word => word,
+        };
+        Some(match (self.missing(), self.vcpus) {
+            (0, _) | (_, None) => words.to_owned(),
+            (_, Some(vcpus)) => format!("{words}, {} of {vcpus} vCPUs", self.threads.len()),
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -22,6 +22,9 @@ use lasthop_api::readable::{count, time};
 const SWITCHES_SHOWN_MAX: usize = 3;
 /// Descriptors that a guest takes: connection, memory, kicks and calls of a few queue pairs.
 const GUEST_DESCRIPTORS: u64 = 16;
+/// Guests whose threads are named, and threads of each: `lasthop sched show` has the others.
+const GUESTS_SHOWN_MAX: usize = 8;
+const THREADS_SHOWN_MAX: usize = 8;
 /// Descriptors left below which the next guest may not fit.
 const SPARE_DESCRIPTORS: u64 = 4 * GUEST_DESCRIPTORS;
 
@@ -280,11 +283,39 @@ fn scheduler(report: &SchedReport) -> Verdict {
     let unseen = |guest: &GuestReport| Some(format!("{} ({})", guest.vnic, guest.why.as_ref()?));
     let unseen: Vec<String> = report.guests.iter().filter_map(unseen).collect();
     let seen = report.guests.len() - unseen.len();
-    let text = format!("view of the scheduler: {seen} of {} seen", count(report.guests.len(), "guest"));
-    Verdict::ok(match unseen.is_empty() {
-        true => text,
-        false => format!("{text}, not {}", unseen.join(", ")),
-    })
+    let mut text = format!("view of the scheduler: {seen} of {} seen", count(report.guests.len(), "guest"));
+    let believed: Vec<String> = report.guests.iter().filter_map(believed).collect();
+    if !believed.is_empty() {
+        text = format!("{text}: {}", some_of(&believed, GUESTS_SHOWN_MAX));
+    }
+    if !unseen.is_empty() {
+        text = format!("{text}; not {}", unseen.join(", "));
+    }
+    match report.guests.iter().any(|guest| guest.missing() > 0) {
+        true => Verdict::hint(
+            text,
+            "a vCPU counts as soon as it was seen in KVM; -name NAME,debug-threads=on (QEMU) or vcpus= name all of them",
+        ),
+        false => Verdict::ok(text),
+    }
+}
+
+/// The threads that count as a guest's, and why; `None` if there are none.
+fn believed(guest: &GuestReport) -> Option<String> {
+    let tids: Vec<String> = guest.threads.iter().map(|thread| thread.tid.to_string()).collect();
+    let noun = if tids.len() == 1 { "thread" } else { "threads" };
+    let evidence = guest.evidence().map_or_else(String::new, |evidence| format!(" ({evidence})"));
+    let shown = || format!("{} by {noun} {}{evidence}", guest.vnic, some_of(&tids, THREADS_SHOWN_MAX));
+    (!tids.is_empty()).then(shown)
+}
+
+/// The first of several words.
+fn some_of(words: &[String], shown_max: usize) -> String {
+    let shown = words.iter().take(shown_max).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match words.len().saturating_sub(shown_max) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
 }
 
 #[cfg(test)]
@@ -292,6 +323,7 @@ mod tests {
     use super::*;
     use crate::finding::State;
     use lasthop_api::report::Ended;
+    use lasthop_api::sched::ThreadReport;
 
     #[test]
     fn a_crash_loop_and_another_version_are_told() {
@@ -344,18 +376,43 @@ mod tests {
         let guest = |vnic: &str, why: Option<&str>| GuestReport {
             vnic: vnic.to_owned(),
             pid: Some(7),
-            kind: None,
             why: why.map(str::to_owned),
-            threads: Vec::new(),
+            ..GuestReport::default()
         };
         let guests = vec![guest("vm1", None), guest("vm2", Some("set debug-threads"))];
         let open = SchedReport { is_open: true, guests, ..SchedReport::default() };
         let text = scheduler(&open).text;
-        assert_eq!(text, "view of the scheduler: 1 of 2 guests seen, not vm2 (set debug-threads)");
+        assert_eq!(text, "view of the scheduler: 1 of 2 guests seen; not vm2 (set debug-threads)");
         let none = SchedReport { why: Some("no guest is attached".to_owned()), ..SchedReport::default() };
         let powerless = SchedReport { lacks_rights: true, ..none.clone() };
         assert_eq!((scheduler(&none).state, scheduler(&powerless).state), (State::Ok, State::Warning));
         assert_eq!(scheduler(&none).text, "no view of the scheduler: no guest is attached");
+    }
+
+    #[test]
+    fn threads_that_count_as_a_guest_s_are_named_with_the_evidence() {
+        let thread = |tid| ThreadReport { tid, activity: "sleeping".to_owned(), cpu: None };
+        let guest = |vnic: &str, found_by: &str, tids: std::ops::Range<u32>| GuestReport {
+            vnic: vnic.to_owned(),
+            found_by: Some(found_by.to_owned()),
+            threads: tids.map(thread).collect(),
+            ..GuestReport::default()
+        };
+        let report = |guests| SchedReport { is_open: true, guests, ..SchedReport::default() };
+        let whole = scheduler(&report(vec![guest("vm1", "names", 7..9), guest("vm2", "kvm", 11..12)]));
+        let expected =
+            "view of the scheduler: 2 of 2 guests seen: vm1 by threads 7, 8 (names), vm2 by thread 11 (KVM)";
+        assert_eq!((whole.text.as_str(), whole.remedy), (expected, None));
+        let partial = GuestReport { vcpus: Some(4), ..guest("vm1", "kvm", 1..4) };
+        let partial = scheduler(&report(vec![partial]));
+        assert!(partial.text.ends_with("vm1 by threads 1, 2, 3 (KVM, 3 of 4 vCPUs)"), "{}", partial.text);
+        assert_eq!(partial.state, State::Ok, "packets pass");
+        assert!(partial.remedy.is_some_and(|remedy| remedy.contains("debug-threads=on")));
+        let many = scheduler(&report(vec![guest("vm1", "choice", 1..12); 10])).text;
+        assert!(
+            many.contains("7, 8 and 3 more (vcpus), vm1") && many.ends_with("(vcpus) and 2 more"),
+            "{many}"
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         parts.push(queues.text());
     }
     if !report.guests.is_empty() {
-        let mut guests = Table::new(&["VNIC", "PROCESS", "KIND", "THREADS"]);
+        let mut guests = Table::new(&["VNIC", "PROCESS", "KIND", "FOUND BY", "THREADS"]);
         report.guests.iter().for_each(|guest| guests.row(guest_row(guest)));
         parts.push(guests.text());
     }
@@ -205,13 +205,15 @@ fn counts_text(counts: &GuestThreadCounts) -> String {
     some.map(|(word, count)| format!("{count} {word}")).collect::<Vec<_>>().join(", ")
 }
 
-fn guest_row(guest: &GuestReport) -> [String; 4] {
+fn guest_row(guest: &GuestReport) -> [String; 5] {
     let threads = match &guest.why {
         Some(why) => why.clone(),
         None => threads_text(&guest.threads),
     };
     let pid = guest.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-    [guest.vnic.clone(), pid, guest.kind.clone().unwrap_or_else(|| "-".to_owned()), threads]
+    let [kind, found_by] =
+        [guest.kind.clone(), guest.evidence()].map(|word| word.unwrap_or_else(|| "-".to_owned()));
+    [guest.vnic.clone(), pid, kind, found_by, threads]
 }
 
 fn threads_text(threads: &[ThreadReport]) -> String {
@@ -240,6 +242,8 @@ mod tests {
             pid: Some(7),
             kind: why.is_none().then(|| "vmm".to_owned()),
             why: why.map(str::to_owned),
+            found_by: why.is_none().then(|| "kvm".to_owned()),
+            vcpus: why.is_none().then_some(3),
             threads: (0..count).map(thread).collect(),
         };
         let counts =
@@ -263,9 +267,9 @@ mod tests {
                         offload         auto  no\n\
                         movement        auto  no\n\n\
                         shares: none\n\n\
-                        VNIC  PROCESS  KIND  THREADS\n\
-                        vm1   7        vmm   0 running on 1, 1 running on 1\n\
-                        vm2   7        -     no names\n\n\
+                        VNIC  PROCESS  KIND  FOUND BY           THREADS\n\
+                        vm1   7        vmm   KVM, 2 of 3 vCPUs  0 running on 1, 1 running on 1\n\
+                        vm2   7        -     -                  no names\n\n\
                         WORKER  POLLS  YIELDS  SLEEPS  UNSEEN  KEPT  OFFERS  TAKEN\n     0      3       0       0       0     5       0      0\n\n\
                         WORKER 2ND SIGNALS ANSWERED SPARED DELAYED JOINED DRAINED POLLING SPARED, us\n     0           4        0      0       0      0       0                  0\n\n\
                         WORKER  TIMERS  KICKS SPARED  EMPTY VISITS  SLEEPERS\n     0       0             0             0         0\n";
