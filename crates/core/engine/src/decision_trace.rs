@@ -3,7 +3,9 @@
 use std::collections::VecDeque;
 
 use lasthop_module_api::PortId;
-use lasthop_sched::{GuestView, LastOffer, LookRound, Notification, TransmitRing, UnansweredSignal};
+use lasthop_sched::{
+    GuestView, LastOffer, LookRound, Notification, SharedThread, TransmitRing, UnansweredSignal,
+};
 
 /// Entries of one worker, 48 KiB: some seconds of a guest with little traffic.
 pub const TRACE_ENTRIES_MAX: usize = 256;
@@ -37,6 +39,14 @@ pub enum PolicyDecision {
     TimedInVain,
     /// Offload: a helper gave its CPU back to another thread.
     HelperLeft,
+    /// Gathering: no worker left a thread with much to do, since no CPU was idle.
+    SeparationHeld,
+    /// Gathering: a worker left it for an idle CPU.
+    Separated,
+    /// Gathering: a worker left earlier than without a view, since several CPUs were idle.
+    SeparatedEarly,
+    /// Gathering: a worker left although no CPU was idle, since the thread had been saturated for long.
+    SeparatedLate,
 }
 
 /// How soon a helper gave its CPU back.
@@ -66,6 +76,8 @@ pub enum DecisionInputs {
     Notify(Notification),
     /// Of the transmit timer.
     TransmitTimer(TransmitRing),
+    /// Of gathering: the thread, and the number of idle CPUs.
+    Gathering(SharedThread, Option<u16>),
 }
 
 /// The state of the world by which a policy decided.

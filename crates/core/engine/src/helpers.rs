@@ -103,7 +103,7 @@ impl Helpers {
     }
 
     /// Whether no thread but a helper has the CPU or waits for it.
-    fn is_idle(&self, state: &CpuState) -> bool {
+    pub(crate) fn is_idle(&self, state: &CpuState) -> bool {
         let is_free = match state.occupant {
             Occupant::Idle { .. } => true,
             Occupant::Thread(number) => {

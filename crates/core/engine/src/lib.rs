@@ -53,6 +53,7 @@ mod capture;
 mod clock;
 mod control;
 mod conversation;
+mod crowd_watch;
 mod decision_trace;
 mod delayed_signals;
 mod device;

@@ -3,8 +3,6 @@
 /// Time over which a load is measured: several times as long as a round seems to take if another process had the core
 /// meanwhile ([`ROUND_NS_MAX`]).
 const WINDOW_NS: u64 = 4_000_000;
-/// Load of a shared thread, in percent, above which it gives a worker away: this leaves room for a burst.
-const CROWDED: u64 = 60;
 /// Load of a worker, in percent, below which it gets no thread of its own.
 const WORTH_A_THREAD: u64 = 5;
 /// A worker returns to the first thread if their common load is below this, in percent.
@@ -75,22 +73,23 @@ impl Load {
 }
 
 impl Gathering {
-    /// The worker that leaves the first thread: the busiest one, if their common load is too high. Loads are in
-    /// percent; `None` for a worker that stays.
-    pub(crate) fn worker_to_move(
-        self,
-        loads: impl Iterator<Item = (Option<usize>, u64)> + Clone,
-    ) -> Option<usize> {
-        let total: u64 = loads.clone().map(|(_, percent)| percent).sum();
-        let (crowded, worth) = match self {
-            Self::ByLoad => (total > CROWDED, WORTH_A_THREAD),
-            Self::Never | Self::Restless => (true, 0),
+    /// The worker that leaves the first thread if one does: the busiest one. Loads are in percent; `None` for a worker that
+    /// stays.
+    pub(crate) fn worker_to_move(self, loads: impl Iterator<Item = (Option<usize>, u64)>) -> Option<usize> {
+        let worth = match self {
+            Self::ByLoad => WORTH_A_THREAD,
+            Self::Never | Self::Restless => 0,
         };
-        if !crowded {
-            return None;
-        }
         let movable = loads.filter(|(_, percent)| *percent >= worth);
         movable.filter_map(|(number, percent)| Some((percent, number?))).max().map(|(_, number)| number)
+    }
+
+    /// Whether that worker leaves. `is_apart`: what the workers have to do together, and idle CPUs, require it.
+    pub(crate) fn leaves(self, is_apart: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::ByLoad => is_apart(),
+            Self::Never | Self::Restless => true,
+        }
     }
 
     /// Whether a worker may return to the first thread, by its own load and that thread's, in percent.
@@ -137,6 +136,7 @@ impl MoveDamping {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lasthop_sched::{SharedThread, separate};
 
     const MS: u64 = 1_000_000;
 
@@ -180,7 +180,12 @@ mod tests {
 
     #[test]
     fn the_busiest_leaves_a_crowd() {
-        let leaves = |loads: &[(Option<usize>, u64)]| Gathering::ByLoad.worker_to_move(loads.iter().copied());
+        let leaves = |loads: &[(Option<usize>, u64)]| {
+            let load_percent = loads.iter().map(|(_, percent)| percent).sum();
+            let is_apart = || separate(SharedThread { load_percent, saturated_ns: 0 }, None).is_apart();
+            let busiest = Gathering::ByLoad.worker_to_move(loads.iter().copied());
+            busiest.filter(|_| Gathering::ByLoad.leaves(is_apart))
+        };
         assert_eq!(leaves(&[(None, 30), (Some(1), 30)]), None, "no crowd");
         assert_eq!(leaves(&[(None, 20), (Some(1), 15), (Some(2), 30)]), Some(2));
         assert_eq!(leaves(&[(None, 95), (Some(1), 4)]), None, "it would gain nothing");

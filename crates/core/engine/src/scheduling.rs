@@ -4,9 +4,10 @@
 //!   a round without packets ──> state of the last receiver ──> look: poll, yield or sleep
 //!                           ├─> state of the own CPU ────────> yield: keep the CPU, or offer it
 //!                           └─> state of the guest signalled ─> second signal, or none (`reminders.rs`)
+//!   each ms of a thread with several workers ──> number of idle CPUs ──> gathering: a worker leaves, or not (`crowd_watch.rs`)
 //! ```
 //!
-//! The state is read once for each round without packets, and never while there are packets. Without a view, or with a
+//! Each state is read once a round at most, those of guests never while there are packets. Without a view, or with a
 //! policy that is off, nothing here has an effect.
 
 use std::os::fd::BorrowedFd;
@@ -15,8 +16,9 @@ use std::sync::Arc;
 use lasthop_module_api::PortId;
 use lasthop_ring::CoreReturn;
 use lasthop_sched::{
-    CpuDistance, CpuState, GuestView, LastOffer, Look, LookRound, Modes, Notification, Notify, Occupancy,
-    Policy, Reminder, Transmit, TransmitRing, UnansweredSignal, look, notify, occupy, remind, transmit,
+    CpuDistance, CpuState, GuestView, IDLE_CPUS_MAX, LastOffer, Look, LookRound, Modes, Notification, Notify,
+    Occupancy, Policy, Reminder, Separation, SharedThread, Transmit, TransmitRing, UnansweredSignal, look,
+    notify, occupy, remind, separate, transmit,
 };
 
 use crate::decision_trace::{
@@ -81,6 +83,14 @@ pub struct PolicyCounters {
     pub landed_far: u64,
     /// Movement: visits with large frames for which a helper was sought near another CPU than without the table.
     pub offloads_moved: u64,
+    /// Gathering: windows after which no worker left a thread with much to do, since no CPU was idle.
+    pub separations_held: u64,
+    /// Gathering: workers that left it.
+    pub separations: u64,
+    /// Gathering: those of them that left earlier than without a view, since several CPUs were idle.
+    pub separations_early: u64,
+    /// Gathering: those of them that left although no CPU was idle, since the thread had been saturated for long.
+    pub separations_late: u64,
 }
 
 /// A worker's view and policies.
@@ -223,6 +233,44 @@ impl Scheduling {
             PolicyDecision::TimedInVain
         };
         self.trace.enter(now, decision, Some(port), judged);
+    }
+
+    /// The number of idle CPUs among these, [`IDLE_CPUS_MAX`] at most; `None` if the view shows none of them, or does not decide
+    /// which thread serves a worker.
+    pub(crate) fn idle_cpus(&self, cpus: &[u16], is_idle: impl Fn(&CpuState) -> bool) -> Option<u16> {
+        let view = self.view.as_ref().filter(|_| self.modes.is_used(Policy::Gathering))?;
+        let (own, mut idle, mut is_known) = (own_cpu(), 0, false);
+        for &cpu in cpus {
+            let Some(state) = view.cpu(cpu) else { continue };
+            is_known = true;
+            // The calling thread has this CPU, so the state may be outdated.
+            idle += u16::from(cpu != own && is_idle(&state));
+            if idle == IDLE_CPUS_MAX {
+                break;
+            }
+        }
+        is_known.then_some(idle)
+    }
+
+    /// Decides whether a worker leaves a thread that serves several, by the number of idle CPUs.
+    pub(crate) fn separates(&mut self, thread: SharedThread, idle_cpus: Option<u16>, now: u64) -> bool {
+        let separation = separate(thread, idle_cpus);
+        let decision = match separation {
+            Separation::Together => None,
+            Separation::Held => Some(PolicyDecision::SeparationHeld),
+            Separation::Apart => Some(PolicyDecision::Separated),
+            Separation::Early => Some(PolicyDecision::SeparatedEarly),
+            Separation::Late => Some(PolicyDecision::SeparatedLate),
+        };
+        if let (Some(decision), Some(_)) = (decision, idle_cpus) {
+            self.counters.separations_held += u64::from(separation == Separation::Held);
+            self.counters.separations += u64::from(separation.is_apart());
+            self.counters.separations_early += u64::from(separation == Separation::Early);
+            self.counters.separations_late += u64::from(separation == Separation::Late);
+            let inputs = DecisionInputs::Gathering(thread, idle_cpus);
+            self.trace.enter(now, decision, None, Judged { guest: None, inputs });
+        }
+        separation.is_apart()
     }
 
     /// The view, if large frames may be shared with helpers.
@@ -472,6 +520,79 @@ mod tests {
             scheduling.traced().iter().map(|entry| (entry.decision, entry.times)).collect();
         assert_eq!(decisions, [(PolicyDecision::SecondSignal, 3), (PolicyDecision::NoSecondSignal, 1)]);
         assert_eq!(scheduling.traced()[0].judged, judged, "the state by which it was decided");
+    }
+
+    /// A view of CPUs 0 to 3, of which some are idle, and one is waited for.
+    #[derive(Debug, Default)]
+    struct CpuView {
+        idle: Vec<u16>,
+        waited_for: Option<u16>,
+    }
+
+    impl SchedulerView for CpuView {
+        fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+            None
+        }
+
+        fn cpu(&self, number: u16) -> Option<CpuState> {
+            let is_idle = self.idle.contains(&number);
+            let occupant = if is_idle { Occupant::Idle { for_ns: 0 } } else { Occupant::Thread(1) };
+            let waiting = u32::from(self.waited_for == Some(number));
+            (number < 4).then_some(CpuState { occupant, waiting })
+        }
+    }
+
+    #[test]
+    fn idle_cpus_are_those_that_nothing_has_or_waits_for() {
+        let mut modes = Modes::default();
+        modes.set(Policy::Gathering, Mode::On);
+        let is_idle = |cpu: &CpuState| matches!(cpu.occupant, Occupant::Idle { .. }) && cpu.waiting == 0;
+        let count = |view: CpuView, modes: Modes, cpus: &[u16]| {
+            let mut scheduling = Scheduling::default();
+            scheduling.set(Some(Arc::new(view)), modes);
+            scheduling.idle_cpus(cpus, is_idle)
+        };
+        // This thread may have one of the CPUs, and change it.
+        let idle = |idle: &[u16]| CpuView { idle: idle.to_vec(), waited_for: None };
+        assert_eq!(count(idle(&[]), modes, &[0, 1, 2, 3]), Some(0));
+        assert_eq!(count(idle(&[0, 1, 2, 3]), modes, &[0, 1, 2, 3]), Some(IDLE_CPUS_MAX));
+        assert_eq!(count(idle(&[0, 1, 2, 3]), modes, &[]), None);
+        assert_eq!(count(idle(&[]), modes, &[7, 8]), None, "CPUs that the view does not show");
+        assert_eq!(count(idle(&[]), modes, &[0, 8]), Some(0));
+        assert_eq!(count(CpuView { idle: vec![2], waited_for: Some(2) }, modes, &[2]), Some(0));
+        assert_eq!(count(idle(&[]), Modes::default(), &[0, 1]), None, "the policy is off");
+        assert_eq!(Scheduling::default().idle_cpus(&[0, 1], is_idle), None, "no view");
+    }
+
+    #[test]
+    fn separations_are_counted_and_traced_where_idle_cpus_decide() {
+        let mut scheduling = Scheduling::default();
+        let thread = |load_percent, saturated_ns| SharedThread { load_percent, saturated_ns };
+        assert!(scheduling.separates(thread(61, 0), None, 1), "without a view");
+        assert!(!scheduling.separates(thread(60, 0), None, 2));
+        assert_eq!((scheduling.counters, scheduling.traced().len()), (PolicyCounters::default(), 0));
+        let decided = [(70, 0, 0), (70, 0, 0), (70, 0, 1), (50, 0, 1), (50, 0, 2), (100, u64::MAX, 0)].map(
+            |(load, saturated_ns, idle)| scheduling.separates(thread(load, saturated_ns), Some(idle), 3),
+        );
+        assert_eq!(decided, [false, false, true, false, true, true]);
+        let expected = PolicyCounters {
+            separations_held: 2,
+            separations: 3,
+            separations_early: 1,
+            separations_late: 1,
+            ..PolicyCounters::default()
+        };
+        assert_eq!(scheduling.counters, expected);
+        let traced = scheduling.traced();
+        let decisions: Vec<_> = traced.iter().map(|entry| (entry.decision, entry.times)).collect();
+        let expected = [
+            (PolicyDecision::SeparationHeld, 2),
+            (PolicyDecision::Separated, 1),
+            (PolicyDecision::SeparatedEarly, 1),
+            (PolicyDecision::SeparatedLate, 1),
+        ];
+        assert_eq!(decisions, expected);
+        assert_eq!(traced[0].judged.inputs, DecisionInputs::Gathering(thread(70, 0), Some(0)));
     }
 
     #[test]

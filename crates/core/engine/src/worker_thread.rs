@@ -3,7 +3,7 @@
 //! While there is little to do, the first thread serves all workers in turn, and the other workers' threads are idle.
 //! So both directions of a conversation find the same thread awake, and guests keep the cores that the work does not
 //! need. A worker whose load does not fit beside the others goes to its own thread, and returns when it has had little
-//! to do for long (`load.rs`).
+//! to do for long (`load.rs`). With the policy gathering idle CPUs decide, too (`crowd_watch.rs`).
 //!
 //! ```text
 //!   thread 0   worker 0, worker 1, worker 2      polls, or sleeps until one of them has an event
@@ -26,6 +26,7 @@ use lasthop_sched::{LookRound, Occupancy};
 use crate::EngineSettings;
 use crate::answers::Answers;
 use crate::clock::{now_ns, reading_ns};
+use crate::crowd_watch::CrowdWatch;
 use crate::events::Gate;
 use crate::load::Gathering;
 use crate::scheduling::IdleStep;
@@ -97,6 +98,7 @@ enum Role {
         gate: Gate,
         /// This thread's load in percent, for the others.
         load: Arc<AtomicU64>,
+        crowd: CrowdWatch,
     },
     Other {
         first: Sender<Worker>,
@@ -123,7 +125,8 @@ pub(crate) fn worker_threads(
     }
     let gate = Gate::new()?;
     workers.first().map_or(Ok(()), |first| gate.open(first.events(), first.number()))?;
-    let first = Role::First { homes, gate, load: Arc::clone(&load) };
+    let crowd = CrowdWatch::new(&settings.cpus);
+    let first = Role::First { homes, gate, load: Arc::clone(&load), crowd };
     let other = |number: usize| match helpers.is_one(number) {
         true => Role::Helper,
         false => Role::Other { first: to_first.clone(), load_of_first: Arc::clone(&load) },
@@ -262,26 +265,44 @@ impl WorkerThread {
             let lost_ns = only.load.add(now - since);
             only.load.lose(lost_ns);
         }
-        if self.workers.iter().all(|worker| worker.load.is_over(now)) {
+        let is_over = self.workers.iter().all(|worker| worker.load.is_over(now));
+        self.look_for_idle_cpus(is_over, now);
+        if is_over {
             self.workers.iter_mut().for_each(|worker| worker.load.begin(now));
             self.share_out(now);
         }
     }
 
+    /// Looks now and then, and before a decision, for idle CPUs on which a worker of this thread could run.
+    fn look_for_idle_cpus(&mut self, is_over: bool, now: u64) {
+        let (Role::First { crowd, .. }, [first, _, ..]) = (&mut self.role, &self.workers[..]) else { return };
+        if is_over || crowd.is_due(now) {
+            let helpers = self.pool.helpers();
+            crowd.look(now, |cpus| first.scheduling.idle_cpus(cpus, |cpu| helpers.is_idle(cpu)));
+        }
+    }
+
     /// Moves a worker to its own thread if they have too much to do together.
     fn share_out(&mut self, now: u64) {
-        let Role::First { homes, gate, load } = &mut self.role else { return };
+        let Role::First { homes, gate, load, crowd } = &mut self.role else { return };
         let loads = self.workers.iter().map(|worker| {
             let number = worker.number();
             (homes[number].is_some().then_some(number), worker.load.percent())
         });
-        load.store(loads.clone().map(|(_, percent)| percent).sum(), Ordering::Relaxed);
-        let moved = self.gathering.worker_to_move(loads);
+        let percent = loads.clone().map(|(_, percent)| percent).sum();
+        load.store(percent, Ordering::Relaxed);
+        let (thread, idle_cpus) = crowd.end_window(percent, now);
+        let busiest = self.gathering.worker_to_move(loads);
         let Some(at) =
-            moved.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
+            busiest.and_then(|number| self.workers.iter().position(|worker| worker.number() == number))
         else {
             return;
         };
+        let scheduling = &mut self.workers[0].scheduling;
+        if !self.gathering.leaves(|| scheduling.separates(thread, idle_cpus, now)) {
+            return;
+        }
+        crowd.note_leave();
         let mut worker = self.workers.swap_remove(at);
         worker.stay.leave(now);
         gate.close(worker.events());

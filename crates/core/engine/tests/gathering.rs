@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lasthop_engine::Gathering;
+use lasthop_engine::{Gathering, PolicyCounters, SchedulerView};
 use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_module_api::PortId;
+use lasthop_sched::{CpuState, GuestView, Mode, Modes, Occupant, Policy};
 use lasthop_wire::Offload;
 use support::{TestSwitch, TestWorkers, config, eventually, frame, receive, send};
 
@@ -86,6 +88,46 @@ fn crowded_workers_go_apart_and_come_back_when_it_is_quiet() {
         ask(&mut one, &mut other);
         threads(&switch) == [0, 0]
     });
+    switch.assert_conserved();
+}
+
+/// A view in which another thread has each CPU.
+#[derive(Debug)]
+struct BusyView;
+
+impl SchedulerView for BusyView {
+    fn guest(&self, _: PortId, _: u16) -> Option<GuestView> {
+        None
+    }
+
+    fn cpu(&self, _: u16) -> Option<CpuState> {
+        Some(CpuState { occupant: Occupant::Thread(u32::MAX), waiting: 0 })
+    }
+}
+
+#[test]
+fn crowded_workers_are_held_together_while_no_cpu_is_idle() {
+    let (switch, guests) = start(2);
+    let mut modes = Modes::default();
+    modes.set(Policy::Gathering, Mode::On);
+    switch.engine.set_scheduler_view(Some(Arc::new(BusyView)), modes).unwrap();
+    let counters = || switch.engine.stats().unwrap().workers[0].policies;
+    let end = Arc::new(AtomicBool::new(false));
+    let run = |work: fn(Guest, &AtomicBool) -> Guest, guest| {
+        let end = Arc::clone(&end);
+        std::thread::spawn(move || work(guest, &end))
+    };
+    let mut guests = guests.into_iter();
+    let ((one, other), (third, fourth)) = (guests.next().unwrap(), guests.next().unwrap());
+    let running = [run(flood, one), run(drain, other), run(drain, third), run(flood, fourth)];
+    eventually("the second worker would have its own thread", || counters().separations_held > 0);
+    // By load alone again, so it leaves; if the thread was saturated for long, it has left already.
+    switch.engine.set_scheduler_view(Some(Arc::new(BusyView)), Modes::default()).unwrap();
+    eventually("the second worker has its own thread", || threads(&switch) == [0, 1]);
+    end.store(true, Ordering::Relaxed);
+    running.into_iter().for_each(|guest| _ = guest.join().unwrap());
+    let PolicyCounters { separations, separations_early, separations_late, .. } = counters();
+    assert_eq!((separations, separations_early), (separations_late, 0), "no CPU was idle");
     switch.assert_conserved();
 }
 

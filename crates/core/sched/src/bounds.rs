@@ -20,6 +20,11 @@ pub const REACTION_NS: u64 = 100_000;
 pub const OFFER_NS: u64 = 20_000;
 /// The interval of offers if no thread waits according to the view, whose counts can be wrong.
 pub const DISTRUST_NS: u64 = 1_000_000;
+/// Above this load, in percent, a thread has no time left for a burst.
+pub const SATURATED_PERCENT: u64 = 90;
+/// Workers of a saturated thread are held together for this time while no CPU is idle. Half of the shortest time after which TCP
+/// repeats a segment.
+pub const HELD_MAX_NS: u64 = 100_000_000;
 /// A thread's share of the CPU is at most this many times its own, however many idle threads lend theirs. The main
 /// thread of a process, which lends and takes nothing, keeps a fifth of a CPU beside it.
 pub const SHARE_GROWTH_MAX: u32 = 4;

@@ -11,6 +11,7 @@
 //!   [transmit]  let a sender kick, or look by a timer    else: let it kick
 //!   [offload]   who copies: the receiver, or an idle CPU     else: the home alone
 //!   [place]     which idle CPU                               else: none
+//!   [separate]  whether a worker gets a thread of its own      else: by its thread's load
 //!   [gather]      which threads share a last-level cache, each second; needs no view
 //!   [QueueRow]  near which CPU the packets of a receive queue should be      else: near the guest's first thread
 //!   [steal_credit]   whose share of the CPU an idle thread lends, each second; needs no view
@@ -51,6 +52,7 @@ mod notify;
 mod offload;
 mod place;
 mod policy;
+mod separate;
 mod shares;
 mod transmit;
 
@@ -68,6 +70,7 @@ pub use offload::{
 };
 pub use place::{CpuDistance, CpuPlace, PlaceCriteria, distance, place};
 pub use policy::{Mode, Modes, Policy};
+pub use separate::{IDLE_CPUS_MAX, Separation, SharedThread, separate};
 pub use shares::{ThreadLoad, ThreadShare, ThreadUse, steal_credit};
 pub use transmit::{Transmit, TransmitRing, transmit};
 

@@ -17,11 +17,13 @@ pub enum Policy {
     Offload,
     /// Near which CPU copies for a receive queue are made: [`QueueRow`](crate::QueueRow).
     Movement,
+    /// Whether a worker gets a thread of its own: [`separate`](crate::separate()).
+    Gathering,
 }
 
 impl Policy {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Look,
         Self::Yield,
         Self::SecondSignal,
@@ -29,6 +31,7 @@ impl Policy {
         Self::TransmitTimer,
         Self::Offload,
         Self::Movement,
+        Self::Gathering,
     ];
 
     /// The name that users write.
@@ -42,6 +45,7 @@ impl Policy {
             Self::TransmitTimer => "transmit-timer",
             Self::Offload => "offload",
             Self::Movement => "movement",
+            Self::Gathering => "gathering",
         }
     }
 }

@@ -4,11 +4,15 @@
 
 use proptest::prelude::*;
 
-use crate::bounds::{NOTIFY_DELAY_MAX_NS, OFFER_NS, TRANSMIT_DELAY_MAX_NS, TRANSMIT_WATCH_NS, WATCH_NS};
+use crate::bounds::{
+    HELD_MAX_NS, NOTIFY_DELAY_MAX_NS, OFFER_NS, SATURATED_PERCENT, TRANSMIT_DELAY_MAX_NS, TRANSMIT_WATCH_NS,
+    WATCH_NS,
+};
 use crate::{
     Activity, CpuDistance, CpuPlace, CpuState, GuestView, LastOffer, Look, LookRound, Notification, Notify,
-    Occupancy, Occupant, OffloadCriteria, PendingCopies, PlaceCriteria, Reminder, ThreadState, Transmit,
-    TransmitRing, UnansweredSignal, distance, look, notify, occupy, offload, place, remind, transmit,
+    Occupancy, Occupant, OffloadCriteria, PendingCopies, PlaceCriteria, Reminder, Separation, SharedThread,
+    ThreadState, Transmit, TransmitRing, UnansweredSignal, distance, look, notify, occupy, offload, place,
+    remind, separate, transmit,
 };
 
 const STEPS: usize = 100;
@@ -219,6 +223,32 @@ proptest! {
             let looked = look(&round, step.guest.as_ref());
             prop_assert!(idle_ns < max_ns || looked == Look::Sleep);
             idle_ns = if step.has_packets || looked == Look::Sleep { 0 } else { idle_ns + step.pause_ns };
+        }
+    }
+
+    /// Workers of a saturated thread are held for a bounded time, those of another one are only while they would leave without a
+    /// view. None leaves a thread that has little to do.
+    #[test]
+    fn workers_of_a_saturated_thread_are_not_held_for_long(
+        windows in prop::collection::vec((0..=100_u64, prop::option::of(0..4_u16), 4_000_000..30_000_000_u64), 1..STEPS),
+        load_least in prop::sample::select(vec![0, SATURATED_PERCENT + 1]),
+    ) {
+        let (mut now_ns, mut since_ns) = (0, None);
+        for (load, idle_cpus, window_ns) in windows {
+            now_ns += window_ns;
+            let load_percent = load.max(load_least);
+            since_ns = since_ns.or(Some(now_ns)).filter(|_| load_percent > SATURATED_PERCENT);
+            let saturated_ns = now_ns - since_ns.unwrap_or(now_ns);
+            let thread = SharedThread { load_percent, saturated_ns };
+            let (decided, unseen) = (separate(thread, idle_cpus), separate(thread, None));
+            if saturated_ns >= HELD_MAX_NS {
+                prop_assert!(decided.is_apart(), "{thread:?}, {idle_cpus:?}");
+            }
+            prop_assert!(decided != Separation::Held || (unseen.is_apart() && idle_cpus == Some(0)));
+            prop_assert!(decided.is_apart() <= (unseen.is_apart() || idle_cpus >= Some(2)));
+            if decided.is_apart() {
+                since_ns = None;
+            }
         }
     }
 

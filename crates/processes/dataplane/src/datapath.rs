@@ -527,5 +527,9 @@ fn policy_counts(counters: &PolicyCounters) -> PolicyCounts {
         landed_near: counters.landed_near,
         landed_far: counters.landed_far,
         offloads_moved: counters.offloads_moved,
+        separations_held: counters.separations_held,
+        separations: counters.separations,
+        separations_early: counters.separations_early,
+        separations_late: counters.separations_late,
     }
 }

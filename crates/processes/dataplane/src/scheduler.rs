@@ -239,5 +239,9 @@ fn decision_words(decision: PolicyDecision) -> (Policy, &'static str) {
         PolicyDecision::TimedPackets => (Policy::TransmitTimer, "packets"),
         PolicyDecision::TimedInVain => (Policy::TransmitTimer, "empty"),
         PolicyDecision::HelperLeft => (Policy::Offload, "given up"),
+        PolicyDecision::SeparationHeld => (Policy::Gathering, "held"),
+        PolicyDecision::Separated => (Policy::Gathering, "apart"),
+        PolicyDecision::SeparatedEarly => (Policy::Gathering, "early"),
+        PolicyDecision::SeparatedLate => (Policy::Gathering, "late"),
     }
 }

@@ -2,7 +2,9 @@
 
 use lasthop_api::sched::{CpuReturnLine, DecisionInputsLine, GuestThreadCounts, RepetitionsLine};
 use lasthop_engine::{CpuReturn, DecisionInputs, Repetitions, TracedDecision};
-use lasthop_sched::{GuestView, LastOffer, LookRound, Notification, TransmitRing, UnansweredSignal};
+use lasthop_sched::{
+    GuestView, LastOffer, LookRound, Notification, SharedThread, TransmitRing, UnansweredSignal,
+};
 
 /// How soon a helper gave its CPU back.
 pub(super) fn cpu_return_line(back: CpuReturn) -> CpuReturnLine {
@@ -62,6 +64,14 @@ pub(super) fn inputs_line(inputs: DecisionInputs, at_ns: u64) -> Option<Decision
             worked_ago_ns: Some(ago(worked_ns)),
             ..line
         },
+        DecisionInputs::Gathering(SharedThread { load_percent, saturated_ns }, idle_cpus) => {
+            DecisionInputsLine {
+                load_percent: Some(load_percent),
+                saturated_ns: Some(saturated_ns),
+                idle_cpus,
+                ..line
+            }
+        }
     })
 }
 
@@ -90,6 +100,9 @@ mod tests {
         let line = inputs_line(DecisionInputs::Yield(None, Some(last)), 1000).expect("inputs");
         let told = (line.waiting, line.offered_ago_ns, line.offer_taken, line.idle_ns);
         assert_eq!(told, (None, Some(7), Some(true), None));
+        let thread = SharedThread { load_percent: 70, saturated_ns: 0 };
+        let line = inputs_line(DecisionInputs::Gathering(thread, Some(0)), 1000).expect("inputs");
+        assert_eq!((line.load_percent, line.saturated_ns, line.idle_cpus), (Some(70), Some(0), Some(0)));
     }
 
     #[test]

@@ -101,7 +101,7 @@ pub struct ShareReport {
 }
 
 /// The policies.
-pub const POLICIES: [Policy; 7] = Policy::ALL;
+pub const POLICIES: [Policy; 8] = Policy::ALL;
 
 /// The mode of each policy by name, in orders and reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,6 +314,14 @@ pub struct PolicyCounts {
     pub landed_far: u64,
     /// Visits with large frames for which the data movement table named another CPU than that of the guest's first thread.
     pub offloads_moved: u64,
+    /// Windows of 4 ms after which no worker left a thread with much to do, since no CPU was idle.
+    pub separations_held: u64,
+    /// Workers that left it.
+    pub separations: u64,
+    /// Those of them that left earlier than without a view, since several CPUs were idle.
+    pub separations_early: u64,
+    /// Those of them that left although no CPU was idle, since the thread had been saturated for long.
+    pub separations_late: u64,
 }
 
 impl PolicyCounts {
@@ -500,6 +508,15 @@ pub struct DecisionInputsLine {
     /// transmit-timer: age of the ring's last packet.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worked_ago_ns: Option<u64>,
+    /// gathering: load of the thread that serves several workers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_percent: Option<u64>,
+    /// gathering: for how long the thread has been saturated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saturated_ns: Option<u64>,
+    /// gathering: the least number of idle CPUs that it saw in the last 4 ms; more than two count as two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub idle_cpus: Option<u16>,
 }
 
 /// Sums over the repetitions of a decision.
@@ -596,7 +613,7 @@ mod tests {
         for (text, remedy) in [
             ("look", "look=off"),
             ("telepathy=on", "look, yield"),
-            ("telepathy=on", "movement, shares"),
+            ("telepathy=on", "gathering, shares"),
             ("yield=1", "on, off or auto"),
             ("shares=on", "\"none\", \"group\" or \"steal\""),
         ] {

@@ -316,7 +316,7 @@ enum SchedCommand {
     Calibrate(calibrate::CalibrateArgs),
     /// Set a policy until the service ends
     Set {
-        /// The policy, look, yield, second-signal, notify, transmit-timer, offload or movement, and its mode: on, off, or auto (on, if measurements showed a gain); or
+        /// The policy, look, yield, second-signal, notify, transmit-timer, offload, movement or gathering, and its mode: on, off, or auto (on, if measurements showed a gain); or
         /// shares=none, group or steal; or placement=off, own or guests
         #[arg(value_name = "POLICY=MODE")]
         change: PolicyChange,

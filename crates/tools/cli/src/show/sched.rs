@@ -10,6 +10,8 @@ use super::table::Table;
 
 /// The name of the policy with the data movement table.
 const MOVEMENT: &str = "movement";
+/// The name of the policy by which workers leave the first thread.
+const GATHERING: &str = "gathering";
 /// Number of threads of one guest that are shown; user-mode Linux has one for each program.
 const THREADS_SHOWN_MAX: usize = 8;
 
@@ -48,7 +50,11 @@ pub(crate) fn sched(report: &SchedReport) -> String {
         if report.workers.iter().any(|worker| worker.helper_cpu.is_some()) {
             parts.push(helpers(&report.workers));
         }
-        if report.policies.iter().any(|policy| policy.name == MOVEMENT && policy.is_used) {
+        let is_used = |name: &str| report.policies.iter().any(|policy| policy.name == name && policy.is_used);
+        if is_used(GATHERING) {
+            parts.push(separations(&report.workers));
+        }
+        if is_used(MOVEMENT) {
             parts.push(landings(&report.workers));
         }
     }
@@ -143,6 +149,14 @@ fn landings(workers: &[WorkerPolicies]) -> String {
     let headings = [">WORKER", ">RAN ON WRITER'S CPU", ">IN ITS LLC", ">ELSEWHERE", ">COPIES MOVED"];
     counts(&headings, workers, |counts| {
         [counts.landed_same, counts.landed_near, counts.landed_far, counts.offloads_moved]
+    })
+}
+
+/// How often a worker left a thread that served several, and how often none did since no CPU was idle.
+fn separations(workers: &[WorkerPolicies]) -> String {
+    let headings = [">WORKER", ">HELD TOGETHER", ">APART", ">EARLY", ">LATE"];
+    counts(&headings, workers, |counts| {
+        [counts.separations_held, counts.separations, counts.separations_early, counts.separations_late]
     })
 }
 
@@ -265,7 +279,8 @@ mod tests {
                         notify          auto  no\n\
                         transmit-timer  auto  no\n\
                         offload         auto  no\n\
-                        movement        auto  no\n\n\
+                        movement        auto  no\n\
+                        gathering       auto  no\n\n\
                         shares: none\n\n\
                         VNIC  PROCESS  KIND  FOUND BY           THREADS\n\
                         vm1   7        vmm   KVM, 2 of 3 vCPUs  0 running on 1, 1 running on 1\n\
@@ -276,6 +291,9 @@ mod tests {
         assert_eq!(sched(&report), expected);
         let mut moved = report.clone();
         moved.policies.iter_mut().for_each(|policy| policy.is_used = true);
+        assert!(sched(&moved).contains(
+            "\nWORKER  HELD TOGETHER  APART  EARLY  LATE\n     0              0      0      0     0\n"
+        ));
         assert!(sched(&moved).ends_with(
             "ELSEWHERE  COPIES MOVED\n     0                    0           0          0             0\n"
         ));

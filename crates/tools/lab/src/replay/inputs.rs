@@ -6,7 +6,7 @@ use lasthop_sched::bounds::{
     DISTRUST_NS, NOTIFY_DELAY_MAX_NS, OFFER_NS, REACTION_NS, SETTLE_NS, TRANSMIT_DELAY_MAX_NS, WATCH_NS,
 };
 use lasthop_sched::{
-    CpuState, GuestView, LastOffer, LookRound, Notification, Occupancy, Occupant, TransmitRing,
+    CpuState, GuestView, LastOffer, LookRound, Notification, Occupancy, Occupant, SharedThread, TransmitRing,
     UnansweredSignal, occupy,
 };
 
@@ -110,6 +110,13 @@ pub(crate) fn rings(recorded: &Recorded) -> Vec<TransmitRing> {
         worked_ns: ns(inputs.worked_ago_ns.unwrap_or(0)),
     };
     visited.into_iter().map(ring).collect()
+}
+
+/// The possible thread of a decision of gathering, with its idle CPUs. Each switch that makes such a decision records both.
+pub(crate) fn shared_thread(recorded: &Recorded) -> Option<(SharedThread, Option<u16>)> {
+    let inputs = recorded.inputs?;
+    let (load_percent, saturated_ns) = (inputs.load_percent?, inputs.saturated_ns?);
+    Some((SharedThread { load_percent, saturated_ns }, inputs.idle_cpus))
 }
 
 /// The possible states of the guest. A switch of an earlier version did not record it for some decisions.

@@ -37,8 +37,14 @@ use verdict::{Verdict, judge};
 /// Decisions that are named one by one if they cannot be explained.
 const NAMED_MAX: usize = 20;
 /// The policies whose decisions are replayed.
-const REPLAYED: [Policy; 5] =
-    [Policy::Look, Policy::Yield, Policy::SecondSignal, Policy::Notify, Policy::TransmitTimer];
+const REPLAYED: [Policy; 6] = [
+    Policy::Look,
+    Policy::Yield,
+    Policy::SecondSignal,
+    Policy::Notify,
+    Policy::TransmitTimer,
+    Policy::Gathering,
+];
 
 /// Options of `replay`.
 #[derive(Debug, Args)]

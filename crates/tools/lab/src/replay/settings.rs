@@ -59,6 +59,9 @@ impl OtherSettings {
                 }
             }
             Policy::Notify | Policy::TransmitTimer => all,
+            // By load alone a held worker leaves, and none leaves early.
+            Policy::Gathering if matches!(line.word, Word::Held | Word::Early) => all,
+            Policy::Gathering => none,
             Policy::Offload | Policy::Movement => return None,
         })
     }

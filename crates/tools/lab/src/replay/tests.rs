@@ -72,10 +72,43 @@ fn other_settings_are_policies_of_a_replay() {
     assert!(off.is_off(Policy::Look) && !off.is_off(Policy::Yield) && off.max_ns == Some(7000));
     assert!(!settings("look=on").expect("a policy").is_off(Policy::Look));
     for (text, remedy) in
-        [("movement=on", "notify"), ("shares=steal", "notify"), ("look=perhaps", "on, off or auto")]
+        [("movement=on", "gathering"), ("shares=steal", "notify"), ("look=perhaps", "on, off or auto")]
     {
         let said = format!("{:#}", settings(text).expect_err(text));
         assert!(said.contains(remedy), "{text}: {said}");
+    }
+}
+
+#[test]
+fn decisions_of_gathering_are_replayed() {
+    let with = |decision: &str, load, saturated_ns, idle| {
+        let change = |line: &mut DecisionLine| {
+            (line.policy, line.decision, line.times) = ("gathering".to_owned(), decision.to_owned(), 3);
+            (line.guest, line.repetitions) = (None, None);
+            line.inputs = Some(DecisionInputsLine {
+                load_percent: Some(load),
+                saturated_ns: Some(saturated_ns),
+                idle_cpus: Some(idle),
+                ..DecisionInputsLine::default()
+            });
+        };
+        recorded(change).remove(0)
+    };
+    let mut off = OtherSettings::default();
+    off.changed.push(Policy::Gathering);
+    off.modes.set(Policy::Gathering, Mode::Off);
+    let right =
+        [("held", 70, 0, 0, 3), ("apart", 70, 0, 1, 0), ("early", 50, 0, 2, 3), ("late", 95, u64::MAX, 0, 0)];
+    for (decision, load, saturated_ns, idle, differing) in right {
+        let line = with(decision, load, saturated_ns, idle);
+        assert_eq!(judge(&line), Verdict::Same, "{decision}");
+        assert_eq!(off.differing(&line).expect("inputs").most, differing, "{decision}");
+        assert_eq!(OtherSettings::default().differing(&line).expect("inputs").most, 0);
+    }
+    for (decision, load, saturated_ns, idle) in
+        [("held", 70, 0, 1), ("apart", 70, 0, 0), ("early", 50, 0, 1), ("late", 95, 0, 0)]
+    {
+        assert_eq!(judge(&with(decision, load, saturated_ns, idle)), Verdict::Unexplained, "{decision}");
     }
 }
 
@@ -160,6 +193,9 @@ fn inputs() -> impl Strategy<Value = DecisionInputsLine> {
             is_full: flags.3,
             visited_ago_ns: one,
             worked_ago_ns: two,
+            load_percent: three,
+            saturated_ns: four,
+            idle_cpus: one.map(|ns| (ns % 3) as u16),
         })
 }
 
@@ -229,7 +265,7 @@ proptest! {
     fn random_traces_are_replayed(
         decisions in prop::collection::vec(line(), 1..80),
         hysteresis_us in prop::option::of(0..1_000_000_u64),
-        off in prop::sample::subsequence(super::REPLAYED.to_vec(), 0..=5),
+        off in prop::sample::subsequence(super::REPLAYED.to_vec(), 0..=6),
     ) {
         let count = decisions.len();
         let text = serde_json::to_vec(&SchedTrace { decisions }).expect("JSON");

@@ -39,10 +39,14 @@ pub(crate) enum Word {
     Packets,
     Empty,
     GivenUp,
+    Held,
+    Apart,
+    Early,
+    Late,
 }
 
 /// All words, and how traces write them.
-const WORDS: [(Word, Policy, &str); 13] = [
+const WORDS: [(Word, Policy, &str); 17] = [
     (Word::Poll, Policy::Look, "poll"),
     (Word::Yield, Policy::Look, "yield"),
     (Word::Sleep, Policy::Look, "sleep"),
@@ -56,6 +60,10 @@ const WORDS: [(Word, Policy, &str); 13] = [
     (Word::Packets, Policy::TransmitTimer, "packets"),
     (Word::Empty, Policy::TransmitTimer, "empty"),
     (Word::GivenUp, Policy::Offload, "given up"),
+    (Word::Held, Policy::Gathering, "held"),
+    (Word::Apart, Policy::Gathering, "apart"),
+    (Word::Early, Policy::Gathering, "early"),
+    (Word::Late, Policy::Gathering, "late"),
 ];
 
 impl Word {
@@ -200,6 +208,7 @@ fn bounded(inputs: DecisionInputsLine) -> DecisionInputsLine {
         first_ago_ns: age(inputs.first_ago_ns),
         visited_ago_ns: age(inputs.visited_ago_ns),
         worked_ago_ns: age(inputs.worked_ago_ns),
+        saturated_ns: age(inputs.saturated_ns),
         ..inputs
     }
 }

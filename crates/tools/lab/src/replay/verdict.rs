@@ -1,8 +1,8 @@
 //! Whether the production functions give a recorded decision for the recorded state.
 
 use lasthop_sched::{
-    GuestView, Look, LookRound, Notify, Occupancy, Policy, Reminder, Transmit, look, notify, occupy, remind,
-    transmit,
+    GuestView, Look, LookRound, Notify, Occupancy, Policy, Reminder, Separation, Transmit, look, notify,
+    occupy, remind, separate, transmit,
 };
 
 use super::inputs;
@@ -30,6 +30,7 @@ pub(crate) fn judge(recorded: &Recorded) -> Verdict {
         Policy::SecondSignal => is_reminder_explained(recorded),
         Policy::Notify => is_notify_explained(recorded),
         Policy::TransmitTimer => is_timer_explained(recorded),
+        Policy::Gathering => is_separation_explained(recorded),
         Policy::Offload | Policy::Movement => return Verdict::NotReplayed,
     };
     match (is_explained, recorded.inputs.is_some()) {
@@ -107,4 +108,15 @@ fn is_timer_explained(recorded: &Recorded) -> bool {
         rings.iter().any(|ring| fits(transmit(*ring, guest.as_ref(), recorded.at_ns)))
     };
     inputs::guests(recorded).into_iter().any(is_any)
+}
+
+fn is_separation_explained(recorded: &Recorded) -> bool {
+    let Some((thread, idle_cpus)) = inputs::shared_thread(recorded) else { return recorded.inputs.is_none() };
+    let expected = match recorded.word {
+        Word::Held => Separation::Held,
+        Word::Early => Separation::Early,
+        Word::Late => Separation::Late,
+        _ => Separation::Apart,
+    };
+    separate(thread, idle_cpus) == expected
 }
