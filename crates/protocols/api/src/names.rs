@@ -12,12 +12,15 @@ const OFFERS_MAX: usize = 3;
 /// Refuses a text that cannot be the name of a `kind`; does not check reserved names.
 pub fn check(text: &str, kind: &str) -> Result<(), Fault> {
     let is_fit = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(is_fit) {
-        return Ok(());
+    match (text.bytes().all(is_fit), text.len()) {
+        (true, 1..=NAME_BYTES_MAX) => Ok(()),
+        (true, length) if length > NAME_BYTES_MAX => Err(Fault::params(format!(
+            "\"{text}\" is too long for the name of a {kind}: it has {length} characters; use at most {NAME_BYTES_MAX}"
+        ))),
+        _ => Err(Fault::params(format!(
+            "\"{text}\" cannot be the name of a {kind}; use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
+        ))),
     }
-    Err(Fault::params(format!(
-        "\"{text}\" cannot be the name of a {kind}; use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'"
-    )))
 }
 
 /// The value that one of two words names, for the setting `key`.
@@ -85,6 +88,17 @@ mod tests {
         assert_eq!(distance("modul", "module"), 1);
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
+    }
+
+    #[test]
+    fn a_name_that_is_too_long_is_told_its_length() {
+        assert_eq!(check(&"x".repeat(64), "port"), Ok(()));
+        let message = |text: &str| check(text, "port").expect_err(text).message;
+        let long = message(&"x".repeat(70));
+        assert!(long.ends_with("name of a port: it has 70 characters; use at most 64"), "{long}");
+        for text in ["", "a b", &"x y".repeat(30)] {
+            assert!(message(text).ends_with("use 1 to 64 letters, digits, '.', '_' and '-'"), "{text}");
+        }
     }
 
     #[test]
