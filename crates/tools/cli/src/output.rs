@@ -1,6 +1,7 @@
 //! Standard output: only this module of the binary writes to it.
 
 use std::io::{ErrorKind, Write};
+use std::os::fd::AsFd;
 
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::harmless::harmless_lines;
@@ -45,8 +46,19 @@ pub(crate) struct Screen {
 
 /// The terminal of standard output, if it is one and reports its size.
 pub(crate) fn screen() -> Option<Screen> {
-    let out = std::io::stdout();
-    let size = rustix::termios::tcgetwinsize(out).ok()?;
+    #[cfg(test)]
+    return tests::screen();
+    #[cfg(not(test))]
+    size(std::io::stdout())
+}
+
+/// Same for standard error.
+pub(crate) fn error_screen() -> Option<Screen> {
+    size(std::io::stderr())
+}
+
+fn size(of: impl AsFd) -> Option<Screen> {
+    let size = rustix::termios::tcgetwinsize(of).ok()?;
     let screen = Screen { columns: size.ws_col.into(), rows: size.ws_row.into() };
     (screen.columns > 0 && screen.rows > 0).then_some(screen)
 }
@@ -56,4 +68,28 @@ pub(crate) fn print_json(value: &impl serde::Serialize) -> Result<(), Fault> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|error| Fault::internal("write the answer as JSON", error))?;
     print(&text)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use super::Screen;
+
+    thread_local! {
+        static SCREEN: Cell<Option<Screen>> = const { Cell::new(None) };
+    }
+
+    /// The terminal of [`on_screen()`]: tests do not depend on that of their output.
+    pub(super) fn screen() -> Option<Screen> {
+        SCREEN.get()
+    }
+
+    /// Calls `show` as if standard output were a terminal.
+    pub(crate) fn on_screen<T>(columns: usize, show: impl FnOnce() -> T) -> T {
+        SCREEN.set(Some(Screen { columns, rows: 24 }));
+        let shown = show();
+        SCREEN.set(None);
+        shown
+    }
 }

@@ -128,14 +128,16 @@ impl ApiRequest {
     pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
         let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
         let diagnosis = self.examine(scope, name)?;
-        self.show(&diagnosis, |diagnosis| addressed(&diagnosis.text(), &self.dir))?;
+        self.show(&diagnosis, |diagnosis| show::for_screen(&addressed(&diagnosis.text(), &self.dir)))?;
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
     /// Returns 2 if something is broken, 1 after a warning.
     pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
         let diagnosis = self.examine(Scope::Switch, None)?;
-        self.show(&diagnosis, |diagnosis| addressed(&diagnosis.text_of_switch(), &self.dir))?;
+        self.show(&diagnosis, |diagnosis| {
+            show::for_screen(&addressed(&diagnosis.text_of_switch(), &self.dir))
+        })?;
         Ok(ExitCode::from(diagnosis.severity()))
     }
 

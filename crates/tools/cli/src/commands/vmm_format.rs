@@ -6,6 +6,7 @@ use clap::Args;
 use log::info;
 use serde_json::{Value, json};
 
+use crate::output::error_screen;
 use crate::qemu_version::QemuVersion;
 use crate::show;
 use lasthop_api::report::PortStatus;
@@ -13,6 +14,9 @@ use lasthop_doctor::remedy::addressed;
 use lasthop_runtime::fault::Fault;
 
 use super::ask::ApiRequest;
+
+/// Begins each line of the log.
+const LOG_PREFIX: &str = "lasthop: ";
 
 /// The VMM for which the port is shown; none for users.
 #[derive(Debug, Args)]
@@ -49,10 +53,7 @@ impl ApiRequest {
         let pasted = ports.iter().map(|port| pasted(port, paste, version));
         let pasted = pasted.collect::<Result<Vec<_>, Fault>>()?;
         if !self.json {
-            pasted
-                .iter()
-                .filter_map(|(_, _, hint)| hint.as_ref())
-                .for_each(|hint| info!("{}", addressed(hint, &self.dir)));
+            pasted.iter().filter_map(|(_, _, hint)| hint.as_ref()).for_each(|hint| self.tell(hint));
         }
         let each: Vec<_> = pasted.iter().map(|(key, text, _)| json!({*key: text})).collect();
         let text = |value: &Value| {
@@ -63,6 +64,17 @@ impl ApiRequest {
                 .to_owned()
         };
         self.show_each(&each, is_one, text)
+    }
+}
+
+impl ApiRequest {
+    /// Logs a hint, in lines that fit a terminal.
+    fn tell(&self, hint: &str) {
+        let hint = addressed(hint, &self.dir);
+        let columns = error_screen().map_or(usize::MAX, |screen| screen.columns);
+        show::folded(&hint, columns.saturating_sub(LOG_PREFIX.len()))
+            .lines()
+            .for_each(|line| info!("{line}"));
     }
 }
 

@@ -107,6 +107,7 @@ mod tests {
     use lasthop_api::report::PortStatusList;
 
     use super::*;
+    use crate::output::tests::on_screen;
     use crate::show::{port, port_list, tests::guest};
 
     fn report(text: &str) -> PortStatus {
@@ -180,5 +181,27 @@ mod tests {
             assert!(text.contains(words), "{text}");
         }
         assert!(text.contains("ring 1        from guest, 256 entries, disabled\n"), "{text}");
+    }
+
+    #[test]
+    fn a_vnic_in_a_terminal_goes_on_below_its_texts() {
+        let mut report = report("vm1,link=down");
+        let features =
+            "CSUM GUEST_CSUM MTU MAC GUEST_TSO4 GUEST_TSO6 GUEST_ECN HOST_TSO4 HOST_TSO6 EVENT_IDX VERSION_1";
+        report.features = features.split(' ').map(str::to_owned).collect();
+        report.warnings =
+            vec!["mtu is 9000, but two has 1500; larger packets to them may be lost: ".repeat(2)];
+        let text = on_screen(80, || port(&report));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let expected = "negotiated    CSUM GUEST_CSUM MTU MAC GUEST_TSO4 GUEST_TSO6 GUEST_ECN HOST_TSO4\n\
+                        \x20             HOST_TSO6 EVENT_IDX VERSION_1\n";
+        assert!(text.contains(expected), "{text}");
+        assert!(text.contains("\nattach with   lasthop port show vm1 --qemu\n"), "{text}");
+        assert!(port(&report).contains(features), "a file has it in one line");
+        let text = on_screen(80, || list(vec![report]));
+        assert!(
+            text.contains("\nwarning: vm1: mtu") && text.lines().all(|line| line.chars().count() <= 80),
+            "{text}"
+        );
     }
 }

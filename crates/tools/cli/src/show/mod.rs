@@ -3,6 +3,7 @@
 mod acl;
 mod config;
 mod explain;
+mod fold;
 mod guest_port;
 mod placement;
 mod port;
@@ -21,6 +22,7 @@ mod vmm;
 pub(crate) use acl::{acl, acl_added};
 pub(crate) use config::config;
 pub(crate) use explain::explanation;
+pub(crate) use fold::{folded, for_screen};
 pub(crate) use placement::measured;
 pub(crate) use port::{port, port_added, port_list, port_set};
 pub(crate) use profile::profile;

@@ -9,8 +9,12 @@ use lasthop_api::report::{DeviceStatus, DriverFacts, PortStatus, PortStatusList,
 use lasthop_device::FrameCount;
 use lasthop_module_api::{PortVlans, StormLimits, Vid};
 
+use super::fold::{for_screen, keys_for_screen};
 use super::guest_port;
 use super::table::Table;
+
+/// Width of keys, with the spaces behind them.
+const KEY_COLUMNS: usize = 14;
 
 /// The subject of a line, and its text.
 pub(super) type KeyLine = (String, String);
@@ -31,7 +35,7 @@ pub(crate) fn port_list(list: &PortStatusList) -> String {
         .ports
         .iter()
         .flat_map(|port| port.warnings.iter().map(|warning| format!("warning: {}: {warning}\n", port.name)));
-    shown.collect::<Vec<_>>().join("\n") + &whys.chain(warnings).collect::<String>()
+    shown.collect::<Vec<_>>().join("\n") + &for_screen(&whys.chain(warnings).collect::<String>())
 }
 
 fn device_table<'a>(ports: impl Iterator<Item = &'a PortStatus>) -> Table {
@@ -110,7 +114,8 @@ pub(crate) fn port(port: &PortStatus) -> String {
     if port.guest.is_some() {
         lines.push(line("attach with", guest_port::attach_text(&port.name)));
     }
-    lines.iter().map(|(key, value)| format!("{key:<14}{value}\n")).collect()
+    let text: String = lines.iter().map(|(key, value)| format!("{key:<KEY_COLUMNS$}{value}\n")).collect();
+    keys_for_screen(&text, KEY_COLUMNS)
 }
 
 /// Lines before and after those of ports of every backend.

@@ -2,6 +2,7 @@
 
 use lasthop_api::report::{DropCounts, PortReport, StatsReport, WorkerReport};
 
+use super::fold::for_screen;
 use super::table::Table;
 
 /// Name of the port that the switch itself sends from.
@@ -37,7 +38,7 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
         count => format!("{} detached: {count} packets that waited\n", port.name),
     };
     let lines: String = ports.iter().map(|port| drop_lines(port) + &detached(port)).collect();
-    table.text() + &lines + &stats.workers.iter().map(age_line).collect::<String>()
+    table.text() + &for_screen(&(lines + &stats.workers.iter().map(age_line).collect::<String>()))
 }
 
 /// A line about a worker that did not answer.
