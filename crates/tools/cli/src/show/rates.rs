@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::rates::{PortRates, Rates};
 
+use super::fold::for_screen;
 use super::table::Table;
 
 /// Name of the port that the switch itself sends from.
@@ -26,7 +27,7 @@ pub(crate) enum Sort {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct View {
     pub(crate) sort: Sort,
-    /// Number of lines; if vnics do not fit, the active ones are shown.
+    /// Number of lines of the screen, the cursor's included; if vnics do not fit, the active ones are shown.
     pub(crate) rows: Option<usize>,
 }
 
@@ -39,6 +40,15 @@ impl Sort {
             Self::Name => {}
             Self::Rate => ports.sort_by(by(moved)),
             Self::Drops => ports.sort_by(by(PortRates::drops_per_s)),
+        }
+    }
+
+    /// Of vnics that are behind the shown ones.
+    fn rest(self) -> &'static str {
+        match self {
+            Self::Name => "follow by name",
+            Self::Rate => "move less",
+            Self::Drops => "lose less",
         }
     }
 }
@@ -60,8 +70,10 @@ pub(crate) fn rates(rates: &Rates, view: View) -> String {
         ["VNIC", "STATE", ">FROM GUEST pkt/s", ">bit/s", ">TO GUEST pkt/s", ">bit/s", ">DROPPED pkt/s"];
     let mut table = Table::new(&headings);
     ports.iter().map(|port| row(port)).chain(all).for_each(|cells| table.row(cells));
-    let lines = table.text() + &rest + &ports.iter().map(|port| drop_lines(port)).collect::<String>();
-    let rows = view.rows.unwrap_or(usize::MAX);
+    let drops: String = ports.iter().map(|port| drop_lines(port)).collect();
+    let lines = table.text() + &rest + &for_screen(&drops);
+    // The cursor stands below the last line: a screen that is full would lose its first one.
+    let rows = view.rows.map_or(usize::MAX, |rows| rows.saturating_sub(1).max(1));
     lines.lines().take(rows).fold(String::new(), |text, line| text + line + "\n")
 }
 
@@ -78,7 +90,7 @@ fn fit(ports: &mut Vec<&PortRates>, view: View) -> String {
     ports.truncate(room);
     match moving - ports.len() {
         0 => format!("{idle} others are idle\n"),
-        more => format!("{more} more move less, {idle} are idle\n"),
+        more => format!("{more} more {}, {idle} are idle\n", view.sort.rest()),
     }
 }
 
@@ -143,6 +155,7 @@ fn three_digits(number: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::output::tests::on_screen;
 
     #[test]
     fn numbers_are_short() {
@@ -194,7 +207,28 @@ mod tests {
         assert!(
             rates(&all, View { sort: Sort::Rate, rows: Some(24) }).contains("9 more move less, 471 are idle")
         );
+        let rest = |sort| rates(&all, View { sort, rows: Some(24) });
+        assert!(rest(Sort::Drops).contains("\n9 more lose less, 471 are idle"));
+        assert!(rest(Sort::Name).contains("\n9 more follow by name, 471 are idle"));
         assert_eq!(shown(Sort::Name, None).len(), 502);
         assert_eq!(shown(Sort::Name, Some(40))[1..3], ["vm1", "vm2"]);
+    }
+
+    #[test]
+    fn drops_do_not_push_the_headings_off_the_screen() {
+        let drops = |rate| [("no_destination".to_owned(), rate), ("port_down".to_owned(), 0.5)].into();
+        let port = |number: u32| PortRates {
+            name: format!("vm{number}"),
+            rx_drops_per_s: drops(f64::from(number)),
+            tx_drops_per_s: drops(1.0),
+            ..PortRates::default()
+        };
+        let all = Rates { seconds: 1.0, ports: (0..9).map(port).collect() };
+        for rows in [8, 9, 24] {
+            let text = on_screen(40, || rates(&all, View { sort: Sort::Drops, rows: Some(rows) }));
+            assert!(text.ends_with('\n') && text.lines().count() < rows, "{rows} rows: {text}");
+            assert!(text.starts_with("VNIC") && text.contains("\nvm8 "), "{text}");
+            assert_eq!(text.contains("vm8 dropped from guest:"), rows == 24, "{text}");
+        }
     }
 }
