@@ -18,6 +18,8 @@ mod switch;
 mod table;
 mod vlan;
 mod vmm;
+#[cfg(test)]
+mod widths;
 
 pub(crate) use acl::{acl, acl_added};
 pub(crate) use config::config;

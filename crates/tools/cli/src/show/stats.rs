@@ -54,9 +54,10 @@ fn age_line(worker: &WorkerReport) -> String {
 
 /// The load of workers between two reads, in percent of a CPU, and their counts since they started.
 pub(crate) fn workers(before: &StatsReport, stats: &StatsReport) -> String {
+    // With numbers of five characters they fit 80 columns.
     let headings = [
-        "WORKER", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">SCARCE", ">VISITS", ">BATCHES", ">CONT",
-        ">LEFT", ">LEASED", ">RETURN", ">WAKES",
+        "ID", ">BUSY", ">ON", ">SLEEPS", ">POLLS", ">CROWD", ">SCARCE", ">VISITS", ">BATCH", ">CONT",
+        ">LEFT", ">LEASED", ">BACK", ">WAKES",
     ];
     let mut table = Table::new(&headings);
     for worker in &stats.workers {
