@@ -174,7 +174,9 @@ fn different_mtus_are_warned_of() {
 fn several_vnics_are_changed_shown_and_deleted_at_once() {
     let long = "0f3e1c52-8d0a-4b6e-9c1f-2a7d5e6b8c90-0f3e1c52-8d0a-4b6e-9c1f-2a7"; // 64 letters; a UUID has 36
     let switch = Switch::start(&["--vnic", "vm01", "--vnic", "vm02", "--vnic", "web", "--vnic", long]);
-    switch.ask(&["vnic", "set", "vm0*", "web", "mtu=1400"]).ok();
+    let set = switch.ask(&["vnic", "set", "vm0*", "web", "mtu=1400"]).ok();
+    let starts: Vec<&str> = set.lines().map(|line| line.split(' ').next().unwrap_or_default()).collect();
+    assert_eq!(starts, ["vm01", "vm02", "web"], "a line each: {set}");
     let mtu = |name: &str| switch.json(&["vnic", "show", name])["mtu"].as_u64();
     assert_eq!((mtu("vm01"), mtu("vm02"), mtu("web"), mtu(long)), (Some(1400), Some(1400), Some(1400), None));
     let shown = switch.json(&["vnic", "show", "vm01", "web"]);

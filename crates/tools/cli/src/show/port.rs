@@ -245,13 +245,13 @@ pub(super) fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A line for each key.
+/// A line for each key, without the end of the last one.
 pub(crate) fn port_set(set: &SetReport) -> String {
     if set.changes.is_empty() {
         return format!("{} is like that already", set.name);
     }
-    let line = |change: &Change| format!("{} {}{}\n", set.name, change.text(), effect(change, set));
-    set.changes.iter().map(line).collect()
+    let line = |change: &Change| format!("{} {}{}", set.name, change.text(), effect(change, set));
+    set.changes.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
 fn effect(change: &Change, set: &SetReport) -> String {
@@ -284,10 +284,10 @@ mod tests {
     fn each_change_is_shown_with_its_effect() {
         assert_eq!(
             text("mtu", json!(1400), When::Attach, None),
-            "vm1 mtu: - -> 1400 (for the next guest that attaches)\n"
+            "vm1 mtu: - -> 1400 (for the next guest that attaches)"
         );
-        assert_eq!(text("link", json!("down"), When::Now, None), "vm1 link: - -> down\n");
-        assert!(text("link", json!("down"), When::Now, Some(true)).ends_with("down (its guest was told)\n"));
+        assert_eq!(text("link", json!("down"), When::Now, None), "vm1 link: - -> down");
+        assert!(text("link", json!("down"), When::Now, Some(true)).ends_with("down (its guest was told)"));
         assert!(text("link", json!("down"), When::Now, Some(false)).contains("set_link net-vm1 off"));
         let nothing = SetReport { name: "vm1".to_owned(), changes: vec![], guest_told: None };
         assert_eq!(port_set(&nothing), "vm1 is like that already");
