@@ -72,6 +72,25 @@ fn packets_are_seen_in_one_interval_and_it_ends_when_nobody_reads() {
 }
 
 #[test]
+fn totals_are_sorted_by_name_or_by_what_is_lost() {
+    let switch = Switch::start(&["--vnic", "two", "--vnic", "one", "--vnic", "off"]);
+    let mut two = guest(&switch, "two", TWO);
+    let names = |words: &[&str]| {
+        let text = switch.ask(&[&["stats"], words].concat()).ok();
+        let rows =
+            text.lines().skip(1).take(3).map(|line| line.split(' ').next().unwrap_or_default().to_owned());
+        rows.collect::<Vec<_>>()
+    };
+    assert_eq!(names(&[]), ["off", "one", "two"]);
+    switch.ask(&["port", "set", "two", "link=down"]).ok();
+    send(&mut two, &frame(ONE, TWO, 1, 60));
+    eventually("the drop", || (names(&["--sort", "drops"])[0] == "two").then_some(()));
+    assert_eq!(names(&["--sort", "drops"]), ["two", "off", "one"]);
+    assert_eq!(switch.json(&["stats", "--sort", "drops"])["ports"][0]["name"], "two");
+    assert_eq!(switch.ask(&["stats", "--sort", "drops", "--workers"]).code, Some(2));
+}
+
+#[test]
 fn it_goes_on_when_the_switch_process_is_started_again() {
     let switch = Switch::start(&["--vnic", "one"]);
     let mut watch = Watch::start(&switch, &["--watch", "0.1", "--json"]);

@@ -22,7 +22,7 @@ use super::client::{self, ask, ask_within};
 use super::pattern::Pattern;
 use super::{FdbCommand, SchedCommand, SwitchCommand};
 use crate::output::{print, print_json};
-use crate::show;
+use crate::show::{self, Sort};
 use lasthop_doctor::remedy::addressed;
 use lasthop_doctor::{Diagnosis, Scope, examine};
 
@@ -90,8 +90,17 @@ impl ApiRequest {
         self.show(&vlans, show::vlans)
     }
 
-    pub(super) fn stats(&self, names: &[Pattern], check: bool) -> Result<ExitCode, Fault> {
-        let stats = self.counters(names)?;
+    /// Without `sort`, lines are sorted by name, and JSON is in the order of the switch.
+    pub(super) fn stats(
+        &self,
+        names: &[Pattern],
+        check: bool,
+        sort: Option<Sort>,
+    ) -> Result<ExitCode, Fault> {
+        let mut stats = self.counters(names)?;
+        if let Some(sort) = sort.or((!self.json).then_some(Sort::Name)) {
+            stats.ports.sort_by(|one, other| sort.compare(one, other));
+        }
         if check { self.check(&stats) } else { self.show(&stats, show::stats) }
     }
 

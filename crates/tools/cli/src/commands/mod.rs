@@ -131,8 +131,8 @@ enum Command {
         /// Show packets, bits and drops per second, again and again [default: every second]
         #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", conflicts_with = "check")]
         watch: Option<watch::Interval>,
-        /// With --watch: the order of lines [default: rate in a terminal, name elsewhere]
-        #[arg(long, value_enum, requires = "watch")]
+        /// The order of lines [default: name; with --watch in a terminal: rate]
+        #[arg(long, value_enum, conflicts_with_all = ["check", "workers", "prometheus"])]
         sort: Option<Sort>,
     },
     /// Capture packets with the reason of their drop, as pcapng: lasthop capture vm1 | tcpdump -nr -
@@ -475,7 +475,7 @@ fn answer(command: Command, question: ask::ApiRequest) -> Result<ExitCode, Fault
         Command::Stats { names, prometheus: true, .. } => question.prometheus(&names),
         Command::Capture(args) => capture::run(&question.dir, &args, question.json),
         Command::Stats { names, watch: Some(interval), sort, .. } => question.watch(&names, interval, sort),
-        Command::Stats { names, check, .. } => question.stats(&names, check),
+        Command::Stats { names, check, sort, .. } => question.stats(&names, check, sort),
         Command::Explain(args) => question.explain(&args),
         Command::Profile(args) => question.profile(&args),
         Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
@@ -542,6 +542,16 @@ mod tests {
         {
             let cli = Cli::try_parse_from(words).expect("valid");
             assert_eq!((cli.dir, cli.json), (Some(PathBuf::from("/d")), true));
+        }
+    }
+
+    #[test]
+    fn counters_can_be_sorted_once_and_again_and_again() {
+        let parsed =
+            |words: &[&str]| Cli::try_parse_from([&["lasthop", "stats", "--sort", "drops"], words].concat());
+        assert!(parsed(&[]).is_ok() && parsed(&["vm*", "--watch"]).is_ok() && parsed(&["--json"]).is_ok());
+        for words in ["--check", "--workers", "--prometheus"] {
+            assert!(parsed(&[words]).is_err(), "{words} has no lines of ports");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Rates as a table.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use crate::rates::{PortRates, Rates};
@@ -31,16 +32,37 @@ pub(crate) struct View {
     pub(crate) rows: Option<usize>,
 }
 
+/// A line of a table that can be sorted.
+pub(crate) trait Sorted {
+    fn name(&self) -> &str;
+    /// Packets or bits of both directions, and drops: more than 0 for every port that is not idle.
+    fn moved(&self) -> f64;
+    fn lost(&self) -> f64;
+}
+
+impl Sorted for PortRates {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn moved(&self) -> f64 {
+        self.rx_bits_per_s + self.tx_bits_per_s + self.drops_per_s()
+    }
+
+    fn lost(&self) -> f64 {
+        self.drops_per_s()
+    }
+}
+
 impl Sort {
-    fn order(self, ports: &mut [&PortRates]) {
-        let by = |value: fn(&PortRates) -> f64| {
-            move |one: &&PortRates, other: &&PortRates| value(other).total_cmp(&value(one))
+    /// The order of two lines; those that are alike go by name.
+    pub(crate) fn compare(self, one: &impl Sorted, other: &impl Sorted) -> Ordering {
+        let key = match self {
+            Self::Name => Ordering::Equal,
+            Self::Rate => other.moved().total_cmp(&one.moved()),
+            Self::Drops => other.lost().total_cmp(&one.lost()),
         };
-        match self {
-            Self::Name => {}
-            Self::Rate => ports.sort_by(by(moved)),
-            Self::Drops => ports.sort_by(by(PortRates::drops_per_s)),
-        }
+        key.then_with(|| one.name().cmp(other.name()))
     }
 
     /// Of vnics that are behind the shown ones.
@@ -51,11 +73,6 @@ impl Sort {
             Self::Drops => "lose less",
         }
     }
-}
-
-/// Bits and drops of both directions: more than 0 for every port that is not idle.
-fn moved(port: &PortRates) -> f64 {
-    port.rx_bits_per_s + port.tx_bits_per_s + port.drops_per_s()
 }
 
 /// One interval: a line for each vnic and one for all, followed by the drops.
@@ -79,13 +96,13 @@ pub(crate) fn rates(rates: &Rates, view: View) -> String {
 
 /// Sorts vnics, and omits those that do not fit; returns a line about these.
 fn fit(ports: &mut Vec<&PortRates>, view: View) -> String {
-    view.sort.order(ports);
+    ports.sort_by(|one, other| view.sort.compare(*one, *other));
     let room = view.rows.map_or(usize::MAX, |rows| rows.saturating_sub(FRAME_LINES).max(1));
     if ports.len() <= room {
         return String::new();
     }
     let vnics = ports.len();
-    ports.retain(|port| moved(port) > 0.0);
+    ports.retain(|port| port.moved() > 0.0);
     let (moving, idle) = (ports.len(), vnics - ports.len());
     ports.truncate(room);
     match moving - ports.len() {
@@ -211,7 +228,7 @@ mod tests {
         assert!(rest(Sort::Drops).contains("\n9 more lose less, 471 are idle"));
         assert!(rest(Sort::Name).contains("\n9 more follow by name, 471 are idle"));
         assert_eq!(shown(Sort::Name, None).len(), 502);
-        assert_eq!(shown(Sort::Name, Some(40))[1..3], ["vm1", "vm2"]);
+        assert_eq!(shown(Sort::Name, Some(40))[1..3], ["vm1", "vm10"]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use lasthop_api::report::{DropCounts, PortReport, StatsReport, WorkerReport};
 
 use super::fold::for_screen;
+use super::rates::Sorted;
 use super::table::Table;
 
 /// Name of the port that the switch itself sends from.
@@ -39,6 +40,25 @@ pub(crate) fn stats(stats: &StatsReport) -> String {
     };
     let lines: String = ports.iter().map(|port| drop_lines(port) + &detached(port)).collect();
     table.text() + &for_screen(&(lines + &stats.workers.iter().map(age_line).collect::<String>()))
+}
+
+impl Sorted for PortReport {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn moved(&self) -> f64 {
+        (self.rx_bytes + self.tx_bytes) as f64 + self.lost()
+    }
+
+    fn lost(&self) -> f64 {
+        dropped(self) as f64
+    }
+}
+
+/// Packets that were dropped coming from the guest or going to it.
+fn dropped(port: &PortReport) -> u64 {
+    port.dropped() + port.tx_drops.values().sum::<u64>()
 }
 
 /// A line about a worker that did not answer.
@@ -92,7 +112,6 @@ fn busy(before: &WorkerReport, now: &WorkerReport, passed_ms: u64) -> Option<u64
 }
 
 fn counters(port: &PortReport) -> Vec<String> {
-    let dropped = port.dropped() + port.tx_drops.values().sum::<u64>();
     let numbers = [
         port.rx_packets,
         port.rx_bytes,
@@ -101,7 +120,7 @@ fn counters(port: &PortReport) -> Vec<String> {
         port.tx_bytes,
         port.tx_gso_packets,
         port.waiting,
-        dropped,
+        dropped(port),
     ];
     [port.name.clone(), port.state.clone()]
         .into_iter()
@@ -158,6 +177,7 @@ fn broken_line(port: &PortReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::show::Sort;
 
     fn port(name: &str, rx_packets: u64, forwarded: u64, conserved: bool) -> PortReport {
         let drops = |reasons: &[(&str, u64)]| {
@@ -189,6 +209,22 @@ mod tests {
         assert_eq!(lines.next(), Some("vm1 dropped from guest: too_short 30, no_destination 2"));
         assert_eq!(lines.next(), Some("vm1 dropped to guest: rx_timeout 1"));
         assert_eq!(lines.next(), None);
+    }
+
+    #[test]
+    fn ports_are_sorted_by_what_they_move_or_lose_and_then_by_name() {
+        let port = |name: &str, rx_bytes, drops: u64| PortReport {
+            name: name.into(),
+            rx_bytes,
+            tx_drops: [("rx_timeout".to_owned(), drops)].into(),
+            ..PortReport::default()
+        };
+        let sorted = |sort: Sort| {
+            let mut ports = [port("c", 5, 9), port("b", 900, 0), port("a", 5, 9), port("d", 0, 50)];
+            ports.sort_by(|one, other| sort.compare(one, other));
+            ports.map(|port| port.name).concat()
+        };
+        assert_eq!([Sort::Name, Sort::Rate, Sort::Drops].map(sorted), ["abcd", "bdac", "dacb"]);
     }
 
     #[test]
