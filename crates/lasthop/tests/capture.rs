@@ -278,6 +278,10 @@ fn there_are_only_so_many_captures_and_mistakes_are_named() {
     eventually("room", || {
         (switch.ask(&["capture", "one", "--duration", "1", "-w", "/dev/null"]).code == Some(0)).then_some(())
     });
+    let many = switch.ask(&["capture", "o*", "one", "--duration", "1", "-w", "/dev/null"]);
+    assert!(many.code == Some(0) && many.err.contains("capturing one;"), "{}", many.err);
+    let refused = switch.ask(&["capture", "x*"]).refused();
+    assert!(refused.contains("no name is like \"x*\""), "{refused}");
     let refused = switch.ask(&["capture", "on"]).refused();
     assert!(refused.contains("there is no port \"on\"") && refused.contains("\"one\""), "{refused}");
     let refused = switch.ask(&["capture", "one", "-c", "0"]).refused();

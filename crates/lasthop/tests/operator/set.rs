@@ -193,3 +193,48 @@ fn several_vnics_are_changed_shown_and_deleted_at_once() {
     );
     assert_eq!(switch.json(&["vnic", "list"])["vnics"].as_array().map(Vec::len), Some(1));
 }
+
+#[test]
+fn several_ports_are_listed_and_examined_by_pattern_and_state() {
+    let switch = Switch::start(&["--vnic", "vm01", "--vnic", "vm02", "--vnic", "web,link=down"]);
+    let _one = guest(&switch, "vm01", ONE);
+    eventually("a running guest", || (switch.port("vm01")["state"] == "running").then_some(()));
+    let listed = |words: &[&str], key: &str| {
+        let list = switch.json(words);
+        let ports = list[key].as_array().expect("ports").clone();
+        ports.iter().filter_map(|port| port["name"].as_str().map(str::to_owned)).collect::<Vec<_>>()
+    };
+    for (words, names) in [
+        (&["vm0*"][..], &["vm01", "vm02"][..]),
+        (&["web", "vm?1"], &["vm01", "web"]),
+        (&["--state", "running"], &["vm01"]),
+        (&["vm0*", "--state", "no guest,link down"], &["vm02"]),
+        (&["--state", "stopped"], &[]),
+    ] {
+        assert_eq!(listed(&[&["port", "list"], words].concat(), "ports"), names);
+        assert_eq!(listed(&[&["vnic", "list"], words].concat(), "vnics"), names);
+    }
+    let table = switch.ask(&["port", "list", "vm02"]).ok();
+    assert!(table.contains("\nvm02") && table.lines().count() == 2, "{table}");
+    let none = switch.ask(&["port", "list", "vm01", "--backend", "tap"]).ok();
+    assert_eq!(none, switch.addressed("no port is like that; all of them: lasthop port list\n"));
+    let unknown = switch.ask(&["port", "list", "--state", "runing"]);
+    assert!(
+        unknown.code == Some(2) && unknown.err.contains("there are: no guest, connected, running, "),
+        "{}",
+        unknown.err
+    );
+    for command in [&["port", "list"][..], &["doctor"]] {
+        let refused = |words: &[&str]| switch.ask(&[command, words].concat()).refused();
+        assert!(refused(&["vm0*", "wep"]).contains("no port \"wep\"; did you mean \"web\""));
+        assert!(refused(&["vm01", "x*"]).contains("no name is like \"x*\""));
+    }
+    let examined = switch.ask(&["doctor", "vm0*"]).refused_with_output();
+    assert!(
+        examined.starts_with("not ok: vm02 peer: ") && examined.contains("\nvm01: socket ok"),
+        "{examined}"
+    );
+    assert!(!examined.contains("web"), "{examined}");
+    let both = switch.ask(&["doctor", "vm01", "web"]).refused_with_output();
+    assert!(both.contains("\nvm01: socket ok") && both.contains("\nweb: socket ok"), "{both}");
+}

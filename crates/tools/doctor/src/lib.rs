@@ -51,8 +51,8 @@ const PAUSE: Duration = Duration::from_millis(400);
 pub enum Scope<'a> {
     /// The switch and everything at it.
     All,
-    /// The switch, and one vnic or port.
-    Port(&'a str),
+    /// The switch, and these vnics and ports.
+    Ports(&'a [String]),
     /// The switch and its host, with any guests.
     Switch,
 }
@@ -61,7 +61,7 @@ impl Scope<'_> {
     fn has(self, name: &str) -> bool {
         match self {
             Self::All => true,
-            Self::Port(only) => only == name,
+            Self::Ports(only) => only.iter().any(|one| one == name),
             Self::Switch => false,
         }
     }

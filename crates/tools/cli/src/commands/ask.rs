@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use lasthop_api::facts::Facts;
 use lasthop_api::fdb::{Flush, StaticEntry};
-use lasthop_api::port::Name;
 use lasthop_api::report::{
     FdbReport, FlushReport, StatsReport, SwitchList, SwitchReport, VersionReport, VlansReport, WorkersReport,
 };
@@ -19,7 +18,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::client::{self, ask, ask_within};
-use super::pattern::Pattern;
+use super::pattern::{PORT_LIST, Pattern};
 use super::{FdbCommand, SchedCommand, SwitchCommand};
 use crate::output::{print, print_json};
 use crate::show::{self, Sort};
@@ -134,25 +133,35 @@ impl ApiRequest {
     }
 
     /// Returns 1 if something is broken.
-    pub(super) fn doctor(&self, name: Option<&Name>) -> Result<ExitCode, Fault> {
-        let scope = name.map_or(Scope::All, |name| Scope::Port(name.as_str()));
-        let diagnosis = self.examine(scope, name)?;
+    pub(super) fn doctor(&self, patterns: &[Pattern]) -> Result<ExitCode, Fault> {
+        let names = match is_one(patterns) {
+            true => self.names_of(PORT_LIST, patterns), // the request for the facts refuses a missing one
+            false => self.present(patterns),
+        };
+        let names = match names {
+            Err(fault) if fault.kind == Kind::NoSuchVnic => return Err(fault),
+            // The examination tells why there is no list.
+            names => names.unwrap_or_default(),
+        };
+        let scope = if names.is_empty() { Scope::All } else { Scope::Ports(&names) };
+        // The switch tells about one port or all.
+        let params = if let [only] = &names[..] { json!({"name": only}) } else { json!({}) };
+        let diagnosis = self.examine(scope, &params)?;
         self.show(&diagnosis, |diagnosis| show::for_screen(&addressed(&diagnosis.text(), &self.dir)))?;
         Ok(ExitCode::from(u8::from(!diagnosis.ok)))
     }
 
     /// Returns 2 if something is broken, 1 after a warning.
     pub(super) fn doctor_of_switch(&self) -> Result<ExitCode, Fault> {
-        let diagnosis = self.examine(Scope::Switch, None)?;
+        let diagnosis = self.examine(Scope::Switch, &json!({}))?;
         self.show(&diagnosis, |diagnosis| {
             show::for_screen(&addressed(&diagnosis.text_of_switch(), &self.dir))
         })?;
         Ok(ExitCode::from(diagnosis.severity()))
     }
 
-    fn examine(&self, scope: Scope<'_>, name: Option<&Name>) -> Result<Diagnosis, Fault> {
-        let params = name.map_or_else(|| json!({}), |name| json!({"name": name}));
-        examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", &params))
+    fn examine(&self, scope: Scope<'_>, params: &Value) -> Result<Diagnosis, Fault> {
+        examine(&self.dir, scope, || ask::<Facts>(&self.dir, "doctor", params))
     }
 
     pub(super) fn upgrade(&self, binary: Option<PathBuf>) -> Result<ExitCode, Fault> {

@@ -18,11 +18,12 @@ use serde_json::json;
 use crate::blocks::Blocks;
 use crate::output::print_json;
 use lasthop_api::capture::{CaptureEvent, CaptureSpec};
-use lasthop_api::port::Name;
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::signals::Signals;
 
+use super::ask::ApiRequest;
 use super::client;
+use super::pattern::{PORT_LIST, Pattern};
 
 /// Bytes that are read at a time.
 const READ_BYTES: usize = 256 << 10;
@@ -34,9 +35,9 @@ const LAST_PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
 /// The ports to capture, and the output.
 #[derive(Debug, Args)]
 pub(super) struct CaptureArgs {
-    /// Vnics, each an interface of the file
-    #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
-    names: Vec<Name>,
+    /// Vnics, each an interface of the file; * and ? stand for letters: 'vm0*'
+    #[arg(value_name = "NAME", required_unless_present = "all", conflicts_with = "all", value_parser = Pattern::of_ports)]
+    names: Vec<Pattern>,
     /// All present vnics
     #[arg(long)]
     all: bool,
@@ -58,9 +59,10 @@ pub(super) struct CaptureArgs {
 }
 
 impl CaptureArgs {
-    fn spec(&self) -> CaptureSpec {
+    /// With the names of the selected vnics; empty for all.
+    fn spec(&self, names: Vec<String>) -> CaptureSpec {
         CaptureSpec {
-            names: self.names.iter().map(ToString::to_string).collect(),
+            names,
             directions: self.direction.clone(),
             snaplen: self.snaplen.filter(|bytes| *bytes > 0), // 0 is all, as for tcpdump
             count: self.count,
@@ -74,11 +76,11 @@ impl CaptureArgs {
     }
 
     fn check(&self) -> Result<(), Fault> {
-        self.spec().check()?;
+        self.spec(Vec::new()).check()?;
         if self.file().is_some() || !std::io::stdout().is_terminal() {
             return Ok(());
         }
-        let name = self.names.first().map_or_else(|| "--all".to_owned(), ToString::to_string);
+        let name = self.names.first().map_or_else(|| "--all".to_owned(), Pattern::quoted);
         Err(Fault::params(format!(
             "a capture is not for a terminal; show it with: lasthop capture {name} | tcpdump -nr -, or keep it with: lasthop capture {name} -w FILE"
         )))
@@ -99,11 +101,19 @@ enum End {
     Output,
 }
 
+impl ApiRequest {
+    /// Captures until the end that `args` ask for.
+    pub(super) fn capture(&self, args: &CaptureArgs) -> Result<ExitCode, Fault> {
+        args.check()?;
+        let spec = args.spec(self.names_of(PORT_LIST, &args.names)?);
+        run(&self.dir, args, &spec, self.json)
+    }
+}
+
 /// Captures from the switch in `dir`.
-pub(super) fn run(dir: &Path, args: &CaptureArgs, json: bool) -> Result<ExitCode, Fault> {
-    args.check()?;
+fn run(dir: &Path, args: &CaptureArgs, spec: &CaptureSpec, json: bool) -> Result<ExitCode, Fault> {
     let started = Instant::now();
-    let (stream, Begun { interfaces }) = client::begin(dir, "capture", &args.spec())?;
+    let (stream, Begun { interfaces }) = client::begin(dir, "capture", spec)?;
     let (output, name) = match args.file() {
         Some(path) => (create(path)?, path.display().to_string()),
         None => (standard_output()?, "standard output".to_owned()),

@@ -156,11 +156,12 @@ enum Command {
     /// Checks each link from the port's socket to its drops, the switch and its host. The first line names the broken link, with
     /// the remedy. Exits with 1 if something is broken, else with 0; a vhost-user port without a guest is broken.
     Doctor {
-        /// Only this port
-        name: Option<Name>,
+        /// Only these ports; * and ? stand for letters: 'vm0*'
+        #[arg(value_parser = Pattern::of_ports)]
+        names: Vec<Pattern>,
         /// Check the switch itself and not its guests, for monitoring: exits with 0, with 1 after a warning, with 2 if
         /// something is broken or there is no switch
-        #[arg(long, conflicts_with = "name")]
+        #[arg(long, conflicts_with = "names")]
         switch: bool,
     },
     /// Measure switches, back ends in turns: runs the program lasthop-bench beside this one (lasthop-bench --help)
@@ -473,13 +474,13 @@ fn answer(command: Command, question: ask::ApiRequest) -> Result<ExitCode, Fault
         Command::Vlan(VlanCommand::Show) => question.vlan(),
         Command::Stats { workers: true, .. } => question.workers(),
         Command::Stats { names, prometheus: true, .. } => question.prometheus(&names),
-        Command::Capture(args) => capture::run(&question.dir, &args, question.json),
+        Command::Capture(args) => question.capture(&args),
         Command::Stats { names, watch: Some(interval), sort, .. } => question.watch(&names, interval, sort),
         Command::Stats { names, check, sort, .. } => question.stats(&names, check, sort),
         Command::Explain(args) => question.explain(&args),
         Command::Profile(args) => question.profile(&args),
         Command::Doctor { switch: true, .. } => question.doctor_of_switch(),
-        Command::Doctor { name, .. } => question.doctor(name.as_ref()),
+        Command::Doctor { names, .. } => question.doctor(&names),
         Command::Upgrade { binary } => question.upgrade(binary),
         // The other commands are handled elsewhere.
         _ => question.version(),

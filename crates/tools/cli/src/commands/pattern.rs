@@ -2,10 +2,11 @@
 
 use std::str::FromStr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use lasthop_api::port::Name;
-use lasthop_api::report::StatsReport;
+use lasthop_api::report::{PortStatusList, StatsReport};
+use lasthop_doctor::remedy::quote;
 use lasthop_runtime::fault::{Fault, Kind};
 
 use super::ask::ApiRequest;
@@ -29,12 +30,28 @@ impl FromStr for Pattern {
     }
 }
 
+/// The method that lists ports of every backend.
+pub(super) const PORT_LIST: &str = "port.list";
 /// Name of the port that the switch itself sends from.
 const INTERNAL: &str = "internal";
 
 impl Pattern {
     pub(super) fn is_of_many(&self) -> bool {
         self.0.contains(['*', '?'])
+    }
+
+    /// Like [`str::parse()`], without the switch's own port: for commands that do not know it.
+    pub(super) fn of_ports(text: &str) -> Result<Self, Fault> {
+        let pattern: Self = text.parse()?;
+        if !pattern.is_of_many() {
+            text.parse::<Name>()?;
+        }
+        Ok(pattern)
+    }
+
+    /// For a shell.
+    pub(super) fn quoted(&self) -> String {
+        quote(&self.0)
     }
 
     fn matches(&self, name: &str) -> bool {
@@ -84,6 +101,29 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 impl ApiRequest {
+    /// The names of the selected ports. One that is named and not there is refused by the request about it.
+    pub(super) fn names_of(&self, list: &str, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
+        Pattern::choose_all(patterns, || self.all_names(list))
+    }
+
+    fn all_names(&self, list: &str) -> Result<Vec<String>, Fault> {
+        let list: PortStatusList = ask(&self.dir, list, &json!({}))?;
+        Ok(list.ports.into_iter().map(|port| port.name).collect())
+    }
+
+    /// The names of the selected ports, all of which are there; without patterns none.
+    pub(super) fn present(&self, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
+        if patterns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let names = self.all_names(PORT_LIST)?;
+        let chosen = Pattern::choose_all(patterns, || Ok(names.clone()))?;
+        if let Some(missing) = chosen.iter().find(|name| !names.contains(name)) {
+            ask::<Value>(&self.dir, "port.show", &json!({"name": missing}))?; // The error names the existing ports.
+        }
+        Ok(chosen)
+    }
+
     /// Counters of the selected ports, or of all.
     pub(super) fn counters(&self, patterns: &[Pattern]) -> Result<StatsReport, Fault> {
         let of = |params| ask::<StatsReport>(&self.dir, "stats", &params);
@@ -123,5 +163,7 @@ mod tests {
         assert_eq!(choose(&["new"]).expect("a name is a name"), ["new"]);
         assert!(choose(&["x*"]).expect_err("none").message.contains("no name is like"));
         assert!("a b".parse::<Pattern>().is_err());
+        assert!("internal".parse::<Pattern>().is_ok() && Pattern::of_ports("internal").is_err());
+        assert!(Pattern::of_ports("*").is_ok() && Pattern::of_ports("a b").is_err());
     }
 }

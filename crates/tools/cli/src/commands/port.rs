@@ -8,9 +8,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::output::{print, print_json};
-use crate::show;
+use crate::show::{self, StateWord};
 use lasthop_api::port::{BackendKind, PortSpec, VnicForm, change};
 use lasthop_api::report::{PortFilter, PortStatus, PortStatusList, SetReport};
+use lasthop_doctor::remedy::addressed;
 use lasthop_runtime::fault::Fault;
 
 use super::ask::{ApiRequest, is_one};
@@ -72,11 +73,17 @@ pub(super) enum PortCommand<P: FormOfPort> {
         #[arg(required = true)]
         names: Vec<Pattern>,
     },
-    /// List all ports
+    /// List ports
     List {
+        /// Only these ports; * and ? stand for letters: 'vm0*'
+        #[arg(value_parser = Pattern::of_ports)]
+        names: Vec<Pattern>,
         /// Only ports of this kind
         #[arg(long, value_name = "vhost-user|device|tap")]
         backend: Option<BackendKind>,
+        /// Only ports in one of these states, by a word of the table: running, 'no guest', 'link down', ...
+        #[arg(long, value_name = "STATE[,STATE]", value_delimiter = ',')]
+        state: Vec<StateWord>,
     },
     /// Show ports, or the options of a VMM to attach a guest
     Show {
@@ -104,6 +111,14 @@ impl PortWords {
             Self::Vnic => format!("vnic.{verb}"),
         }
     }
+
+    /// The key of the ports in a list.
+    fn list_key(self) -> &'static str {
+        match self {
+            Self::Port => "ports",
+            Self::Vnic => "vnics",
+        }
+    }
 }
 
 impl ApiRequest {
@@ -116,20 +131,7 @@ impl ApiRequest {
             PortCommand::Add { port } => self.add(words, port.into()),
             PortCommand::Set { words: names_and_keys } => self.set(words, &names_and_keys),
             PortCommand::Del { names } => self.del(words, &names),
-            PortCommand::List { backend } => {
-                let params = match (words, backend) {
-                    (PortWords::Port, backend) => json!(PortFilter { backend }),
-                    (PortWords::Vnic, None | Some(BackendKind::VhostUser)) => json!({}),
-                    (PortWords::Vnic, Some(kind)) => {
-                        let why = format!(
-                            "vnics have the backend vhost-user; use: lasthop port list --backend {}",
-                            kind.name()
-                        );
-                        return Err(Fault::params(why));
-                    }
-                };
-                self.show_answer(ask(&self.dir, &words.method("list"), &params)?, show::port_list)
-            }
+            PortCommand::List { names, backend, state } => self.list(words, &names, backend, &state),
             PortCommand::Show { names, paste } => {
                 let each = self.port_names(words, &names)?;
                 let method = words.method("show");
@@ -141,6 +143,43 @@ impl ApiRequest {
                 }
             }
         }
+    }
+
+    fn list(
+        &self,
+        words: PortWords,
+        patterns: &[Pattern],
+        backend: Option<BackendKind>,
+        states: &[StateWord],
+    ) -> Result<ExitCode, Fault> {
+        let params = match (words, backend) {
+            (PortWords::Port, backend) => json!(PortFilter { backend }),
+            (PortWords::Vnic, None | Some(BackendKind::VhostUser)) => json!({}),
+            (PortWords::Vnic, Some(kind)) => {
+                let why = format!(
+                    "vnics have the backend vhost-user; use: lasthop port list --backend {}",
+                    kind.name()
+                );
+                return Err(Fault::params(why));
+            }
+        };
+        let names = self.present(patterns)?;
+        let mut answer: Value = ask(&self.dir, &words.method("list"), &params)?;
+        let is_wanted = |port: &Value| -> Result<bool, Fault> {
+            let port: PortStatus = read(port)?;
+            let has_state = states.is_empty() || states.iter().any(|state| state.is_of(&port));
+            Ok(has_state && (names.is_empty() || names.contains(&port.name)))
+        };
+        let is_whole = names.is_empty() && states.is_empty() && backend.is_none();
+        if !is_whole && let Some(ports) = answer.get_mut(words.list_key()).and_then(Value::as_array_mut) {
+            let wanted = ports.iter().map(is_wanted).collect::<Result<Vec<bool>, Fault>>()?;
+            let mut wanted = wanted.into_iter();
+            ports.retain(|_| wanted.next().unwrap_or(true));
+        }
+        self.show_answer(answer, |list: &PortStatusList| match list.ports.is_empty() && !is_whole {
+            true => addressed("no port is like that; all of them: lasthop port list", &self.dir),
+            false => show::port_list(list),
+        })
     }
 
     fn add(&self, words: PortWords, port: PortSpec) -> Result<ExitCode, Fault> {
@@ -178,11 +217,7 @@ impl ApiRequest {
 
     /// The names of the selected ports.
     fn port_names(&self, words: PortWords, patterns: &[Pattern]) -> Result<Vec<String>, Fault> {
-        let all = || -> Result<Vec<String>, Fault> {
-            let list: PortStatusList = ask(&self.dir, &words.method("list"), &json!({}))?;
-            Ok(list.ports.into_iter().map(|port| port.name).collect())
-        };
-        Pattern::choose_all(patterns, all)
+        self.names_of(&words.method("list"), patterns)
     }
 
     /// With `--json` prints an answer as it came.

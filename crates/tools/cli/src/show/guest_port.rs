@@ -4,6 +4,7 @@ use lasthop_api::port::{VhostUserBackend, VnicMode};
 use lasthop_api::report::{GuestStatus, PortStatus, RingReport};
 
 use super::port::{KeyLine, or_dash};
+use super::state::state_text;
 use super::table::Table;
 
 /// A line for each.
@@ -26,15 +27,6 @@ pub(super) fn table<'a>(ports: impl Iterator<Item = &'a PortStatus> + Clone) -> 
         ]);
     }
     if has_several { table } else { table.without(1) }
-}
-
-pub(super) fn state_text(port: &PortStatus) -> String {
-    let uplinks_down = port.guest.as_ref().is_some_and(|guest| guest.uplinks_down);
-    match (port.settings.common.link.is_up(), uplinks_down) {
-        (true, false) => port.state.clone(),
-        (true, true) => format!("{}, link down with its uplinks", port.state),
-        (false, _) => format!("{}, link down", port.state),
-    }
 }
 
 /// Lines before and after those of ports of every backend.

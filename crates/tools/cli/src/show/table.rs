@@ -1,5 +1,6 @@
 //! Columns of text.
 
+use super::state::NO_GUEST;
 use crate::output::screen;
 
 /// The separator between columns, and the one for narrow tables.
@@ -7,8 +8,6 @@ const WIDE: &str = "  ";
 const NARROW: &str = " ";
 /// The width of a table in a file or a pipe, if narrower separators suffice.
 const COLUMNS: usize = 80;
-/// Words that are too long for tables, and their short forms.
-const SHORT: (&str, &str) = ("waiting for guest", "no guest");
 /// Least width of a shortened name.
 const WORD_MIN: usize = 8;
 
@@ -31,7 +30,7 @@ impl Table {
     }
 
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        let (long, short) = SHORT;
+        let (long, short) = NO_GUEST;
         self.rows.push(cells.into_iter().map(|cell| cell.replacen(long, short, 1)).collect());
     }
 
