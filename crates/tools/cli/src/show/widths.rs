@@ -158,6 +158,8 @@ fn scheduler() -> SchedReport {
             pid: Some(4_194_303),
             kind: Some("user-mode".to_owned()),
             why: None,
+            found_by: Some("kvm".to_owned()),
+            vcpus: Some(256),
             threads: (4_194_200..4_194_220).map(thread).collect(),
         }],
         workers: vec![WorkerPolicies {
