@@ -30,6 +30,22 @@ struct Direction {
     sent: u64,
     received: u64,
     lost: u64,
+    /// Packets that arrived: frames, or their segments.
+    packets: u64,
+    /// The last frame of which segments came, and their bytes.
+    part: (u64, u32),
+}
+
+impl Direction {
+    /// Enters a packet. Returns whether its frame is complete; `None` if it is not the next one of its frame.
+    fn enter(&mut self, head: &FrameHead, frame_bytes: u32) -> Option<bool> {
+        self.packets += 1;
+        let FrameKind::Tcp { at_bytes, is_end } = head.kind else { return Some(true) };
+        let (number, bytes) = self.part;
+        let expected = if number == head.number { bytes } else { 0 };
+        self.part = (head.number, at_bytes.saturating_add(head.payload_bytes));
+        (at_bytes == expected && is_end == (self.part.1 == frame_bytes)).then_some(is_end)
+    }
 }
 
 /// A conversation between two NICs.
@@ -40,6 +56,8 @@ pub(crate) struct Flow {
     pub(crate) to: u16,
     pub(crate) talk: Talk,
     pub(crate) payload_bytes: u32,
+    /// Its payload goes in TCP frames, which the switch cuts for the receiver.
+    pub(crate) is_cut: bool,
     there: Direction,
     back: Direction,
     /// Packets there that the sender knows to be received.
@@ -65,6 +83,7 @@ impl Flow {
             to,
             talk,
             payload_bytes,
+            is_cut: false,
             there,
             back,
             acked: 0,
@@ -93,21 +112,26 @@ impl Flow {
     /// The next packet of the sender.
     pub(crate) fn send(&mut self) -> FrameHead {
         self.there.sent += 1;
-        self.frame(true, FrameKind::Data, self.there.sent - 1, 0)
+        let whole = FrameKind::Tcp { at_bytes: 0, is_end: true };
+        self.frame(true, if self.is_cut { whole } else { FrameKind::Data }, self.there.sent - 1, 0)
     }
 
     fn frame(&self, is_there: bool, kind: FrameKind, number: u64, acked: u64) -> FrameHead {
         let (from, to) = if is_there { (self.from, self.to) } else { (self.to, self.from) };
-        let payload_bytes = if kind == FrameKind::Data { self.payload_bytes } else { 0 };
+        let payload_bytes = if kind == FrameKind::Ack { 0 } else { self.payload_bytes };
         FrameHead { from, to, flow: self.number, kind, number, acked, payload_bytes }
     }
 
-    /// Receives a frame at `now_ns`. Returns the answer, if one is due now.
+    /// Receives a frame, or a segment of one, at `now_ns`. Returns the answer, if one is due now.
     pub(crate) fn receive(&mut self, head: &FrameHead, now_ns: u64) -> Option<FrameHead> {
         let is_there = head.to == self.to;
         let direction = if is_there { &mut self.there } else { &mut self.back };
         let expected = direction.received + direction.lost;
-        if head.number < expected {
+        let is_complete = direction.enter(head, self.payload_bytes);
+        if is_complete == Some(false) {
+            return None;
+        }
+        if is_complete.is_none() || head.number < expected {
             self.disorder += 1;
             return None;
         }
@@ -160,6 +184,7 @@ impl Flow {
             sent: there.sent + back.sent,
             received: there.received + back.received,
             skipped: there.lost + back.lost,
+            packets: there.packets + back.packets,
         }
     }
 }
@@ -179,6 +204,8 @@ pub(crate) struct FrameCounts {
     pub(crate) received: u64,
     /// Lost before one that was received.
     pub(crate) skipped: u64,
+    /// Packets that arrived: frames, or their segments.
+    pub(crate) packets: u64,
 }
 
 #[cfg(test)]
@@ -212,6 +239,27 @@ mod tests {
         assert_eq!((response.from, response.to, response.payload_bytes), (5, 4, 100));
         flow.receive(&response, 10);
         assert_eq!((flow.sendable(59), flow.sendable(60), flow.received().transactions), (0, 1, 1));
+    }
+
+    #[test]
+    fn a_frame_is_complete_with_its_last_segment() {
+        let mut flow = Flow::new(0, [0, 1], Talk::Flood, 2500);
+        flow.is_cut = true;
+        let [first, second] = [flow.send(), flow.send()];
+        let segment = |frame: FrameHead, at_bytes, payload_bytes, is_end| FrameHead {
+            kind: FrameKind::Tcp { at_bytes, is_end },
+            payload_bytes,
+            ..frame
+        };
+        flow.receive(&segment(first, 0, 1448, false), 0);
+        assert_eq!((first.packets(), flow.received().packets), (2, 0));
+        flow.receive(&segment(first, 1448, 1052, true), 0);
+        let counts = flow.frames();
+        assert_eq!((flow.received().packets, counts.packets, flow.disorder), (1, 2, 0));
+        flow.receive(&segment(second, 1448, 1052, true), 0);
+        assert_eq!(flow.disorder, 1, "the first segment is missing");
+        flow.receive(&segment(second, 0, 1448, true), 0);
+        assert_eq!(flow.disorder, 2, "shorter than it was sent");
     }
 
     #[test]

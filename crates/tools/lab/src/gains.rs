@@ -123,6 +123,21 @@ mod tests {
     }
 
     #[test]
+    fn cut_frames_gain_where_the_worker_is_the_limit() {
+        let mut model = Model::load("two-cpus").unwrap();
+        (model.topology.cpus, model.topology.cpus_per_llc, model.topology.cpus_per_node) = (4, 4, 4);
+        let [alone, helped] = [0, 1].map(|helpers| {
+            let choices = Choices { offload: Some(usual_offload()), ..Choices::default() };
+            let work = "bare-stream=1,payload=64948,tso=off".parse().unwrap();
+            let scenario = Scenario::new(&model, Architecture::Lasthop, work);
+            Scenario { choices, helpers, measured_ns: 5_000_000, ..scenario }.run().unwrap()
+        });
+        assert!(helped.offloaded > 50 && helped.gbit_per_s() > 1.3 * alone.gbit_per_s());
+        assert_eq!((helped.frames.skipped, helped.drops.total()), (0, 0));
+        assert!(helped.frames.packets >= 45 * helped.received.packets, "a segment is a packet");
+    }
+
+    #[test]
     fn short_frames_are_not_shared() {
         let [alone, helped] = [0, HELPERS].map(|helpers| run("pairs=2,payload=1448", helpers));
         assert_eq!((alone.offloaded, helped.offloaded, helped.help.desk.shared), (0, 0, 0));

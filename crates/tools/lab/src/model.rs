@@ -34,6 +34,7 @@ pub(crate) struct Model {
     pub(crate) copy: ByDistance,
     /// A receiving application reads: ps for each byte, by the distance of its CPU from the one that copied.
     pub(crate) read: ByDistance,
+    pub(crate) cut: CutCosts,
     pub(crate) lasthop: SwitchCosts,
     pub(crate) hyper_switch: SwitchCosts,
     pub(crate) xen: SwitchCosts,
@@ -106,10 +107,22 @@ pub(crate) struct GuestCosts {
     /// Bytes that the sending application copies into the kernel: 0 with sendfile.
     pub(crate) send_ps_per_byte: u64,
     pub(crate) receive_ns: u64,
+    /// A segment of a cut frame, received and merged with those before it (Linux: GRO). Each frame costs `receive_ns`, too.
+    pub(crate) segment_ns: u64,
     /// An acknowledgement, sent or received.
     pub(crate) ack_ns: u64,
     /// Application work and system calls for a request or a response.
     pub(crate) turn_ns: u64,
+}
+
+/// Costs of the product for receivers without offloads, beyond those of a whole frame.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CutCosts {
+    /// A segment: its headers, its checksum, its buffer and its used entry.
+    pub(crate) segment_ns: u64,
+    /// The same, if two CPUs fill the ring by turns: what descriptors and used entries cost more, and waiting for the claim.
+    pub(crate) shared_segment_ns: u64,
 }
 
 /// Costs of one architecture of a switch.
@@ -259,7 +272,7 @@ impl Model {
         let CpuCosts { context_switch_ns, wake_ns, ipi_ns, poll_ns, slice_ns, group_shared_percent, .. } =
             self.cpu;
         let beyond_cache_percent = self.cpu.beyond_cache_percent;
-        let GuestCosts { send_ns, receive_ns, ack_ns, turn_ns, .. } = self.guest;
+        let GuestCosts { send_ns, receive_ns, segment_ns, ack_ns, turn_ns, .. } = self.guest;
         let mut costs = vec![
             context_switch_ns,
             wake_ns,
@@ -269,7 +282,8 @@ impl Model {
             group_shared_percent,
             beyond_cache_percent,
         ];
-        costs.extend([send_ns, receive_ns, ack_ns, turn_ns]);
+        costs.extend([send_ns, receive_ns, segment_ns, ack_ns, turn_ns]);
+        costs.extend([self.cut.segment_ns, self.cut.shared_segment_ns]);
         for switch in [&self.lasthop, &self.hyper_switch, &self.xen, &self.kvm] {
             costs.extend([
                 switch.kick_ns,
@@ -289,7 +303,8 @@ impl Model {
         let scale =
             |costs: &mut [&mut u64]| costs.iter_mut().for_each(|cost| **cost = **cost * percent / 100);
         let CpuCosts { context_switch_ns, wake_ns, ipi_ns, .. } = &mut model.cpu;
-        let GuestCosts { send_ns, receive_ns, ack_ns, turn_ns, .. } = &mut model.guest;
+        let GuestCosts { send_ns, receive_ns, segment_ns, ack_ns, turn_ns, .. } = &mut model.guest;
+        let CutCosts { segment_ns: cut_ns, shared_segment_ns } = &mut model.cut;
         match knob {
             Knob::Bytes => {
                 model.copy.scale(percent);
@@ -297,8 +312,8 @@ impl Model {
                 model.cpu.node_bytes_per_us = model.cpu.node_bytes_per_us * 100 / percent;
             }
             Knob::Wakeups => scale(&mut [context_switch_ns, wake_ns, ipi_ns]),
-            Knob::Stacks => scale(&mut [send_ns, receive_ns, ack_ns, turn_ns]),
-            Knob::Packets => {}
+            Knob::Stacks => scale(&mut [send_ns, receive_ns, segment_ns, ack_ns, turn_ns]),
+            Knob::Packets => scale(&mut [cut_ns, shared_segment_ns]),
         }
         for switch in [&mut model.lasthop, &mut model.hyper_switch, &mut model.xen, &mut model.kvm] {
             match knob {
@@ -320,6 +335,13 @@ impl Model {
         let is_beyond = 2 * u64::from(SLOTS) * bytes > self.cpu.cache_bytes;
         let percent = if is_beyond { self.cpu.beyond_cache_percent } else { 100 };
         self.copy.ns(distance, bytes) * percent / 100
+    }
+
+    /// The further cost of a frame that is cut into `packets`, in ns; `is_shared`: beside another CPU that fills the same ring.
+    pub(crate) fn cut_ns(&self, packets: u32, is_shared: bool) -> u64 {
+        let CutCosts { segment_ns, shared_segment_ns } = self.cut;
+        let each_ns = segment_ns + u64::from(is_shared) * shared_segment_ns;
+        u64::from(packets > 1) * u64::from(packets) * each_ns
     }
 
     /// The place of each CPU.

@@ -255,8 +255,8 @@ pub(crate) struct RunOptions {
     #[arg(long, value_enum, default_value = "hyper-switch")]
     architecture: ArchitectureName,
     /// pairs=N, all-to-all=N, fan-in=N, beside=N (N pairs, and short requests between two further guests), echo,
-    /// bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US; behind commas payload=BYTES, and nap-us=N (bare guests sleep
-    /// between two looks at their rings)
+    /// bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US; behind commas payload=BYTES, nap-us=N (bare guests sleep
+    /// between two looks at their rings), and tso=off (guests without receive offloads: the switch cuts)
     #[arg(long, value_name = "WORK", default_value = "pairs=1")]
     workload: LabWork,
     /// The same seed gives the same run

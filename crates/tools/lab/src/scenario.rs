@@ -8,10 +8,11 @@ use lasthop_fabric::bounds::WORKERS_MAX;
 use lasthop_sched::{CpuPlace, distance};
 
 use crate::flow::{Flow, Talk};
-use crate::frame::PAYLOAD_BYTES_MAX;
+use crate::frame::{PAYLOAD_BYTES_MAX, SEGMENT_PAYLOAD_BYTES};
 use crate::model::Model;
 use crate::random::Random;
 use crate::sim::{Architecture, Choices, RunResult, Simulation};
+use crate::switch::Switch;
 
 /// Guests of a scenario: two for each CPU of the largest machine.
 pub(crate) const GUESTS_MAX: u16 = 512;
@@ -57,16 +58,24 @@ pub(crate) struct LabWork {
     pub(crate) payload_bytes: u32,
     /// A guest that polls sleeps for this time between two looks at its rings; 0: it does not.
     pub(crate) nap_us: u32,
+    /// The guests take no offloads: streams are TCP frames that the switch cuts.
+    pub(crate) is_cut: bool,
 }
 
 impl LabWork {
+    /// Whether the switch may have frames to cut.
+    pub(crate) fn can_be_cut(self) -> bool {
+        let is_echo = matches!(self.pattern, Pattern::Echo | Pattern::BareEcho(_));
+        !is_echo && self.payload_bytes > SEGMENT_PAYLOAD_BYTES
+    }
+
     fn can_nap(self) -> bool {
         matches!(self.pattern, Pattern::BareStream(_) | Pattern::BareFanIn(_))
     }
 
     /// A pattern of guests that do not nap.
     pub(crate) const fn new(pattern: Pattern, payload_bytes: u32) -> Self {
-        Self { pattern, payload_bytes, nap_us: 0 }
+        Self { pattern, payload_bytes, nap_us: 0, is_cut: false }
     }
 }
 
@@ -83,7 +92,10 @@ impl fmt::Display for LabWork {
             Pattern::BareEcho(pause_us) => write!(f, "bare-echo={pause_us}")?,
         }
         write!(f, ",payload={}", self.payload_bytes)?;
-        if self.nap_us > 0 { write!(f, ",nap-us={}", self.nap_us) } else { Ok(()) }
+        if self.nap_us > 0 {
+            write!(f, ",nap-us={}", self.nap_us)?;
+        }
+        f.write_str(if self.is_cut { ",tso=off" } else { "" })
     }
 }
 
@@ -91,7 +103,7 @@ impl FromStr for LabWork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let help = "write pairs=N, all-to-all=N, fan-in=N, beside=N, echo, bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US, and payload=BYTES or nap-us=N behind commas";
+        let help = "write pairs=N, all-to-all=N, fan-in=N, beside=N, echo, bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US, and payload=BYTES, nap-us=N or tso=off behind commas";
         let (pattern, rest) = text.split_once(',').unwrap_or((text, "payload=65483"));
         let (name, count) = pattern.split_once('=').unwrap_or((pattern, "1"));
         let count: u16 = count.parse().map_err(|_| format!("{count} is not a number of guests; {help}"))?;
@@ -111,6 +123,10 @@ impl FromStr for LabWork {
         };
         let mut work = Self::new(pattern, PAYLOAD_BYTES_MAX);
         for part in rest.split(',') {
+            if part == "tso=off" {
+                work.is_cut = true;
+                continue;
+            }
             match part.split_once('=').map(|(key, value)| (key, value.parse::<u32>().ok())) {
                 Some(("nap-us", Some(nap_us))) if work.can_nap() && nap_us <= NAP_US_MAX => {
                     work.nap_us = nap_us
@@ -129,6 +145,9 @@ impl FromStr for LabWork {
                     ));
                 }
             }
+        }
+        if work.is_cut && !work.can_be_cut() {
+            return Err(format!("tso=off goes with streams of a payload above {SEGMENT_PAYLOAD_BYTES}"));
         }
         Ok(work)
     }
@@ -223,11 +242,16 @@ impl Scenario {
             self.measured_ns > 0 && total_ns <= RUN_NS_MAX,
             "a run of {total_ns} ns was asked for; choose up to {RUN_NS_MAX} ns, warm-up included"
         );
+        ensure!(
+            !self.work.is_cut || self.architecture == Architecture::Lasthop,
+            "tso=off goes with the architecture lasthop; the costs of cutting are its own"
+        );
         let (guests, nics) = self.guests_and_nics();
         let workers = if self.architecture == Architecture::Lasthop { self.workers } else { 1 };
         let helpers = self.helper_cpus(guests);
+        let switch = Switch::new(nics, workers, helpers.len(), self.work.is_cut)?;
         let mut simulation =
-            Simulation::new(&self.model, self.architecture, self.choices, nics, workers, &helpers)?;
+            Simulation::new(&self.model, self.architecture, self.choices, switch, workers, &helpers);
         let mut placer = Placer::new(&self.model.places());
         let drivers = self.add_drivers(&mut simulation, &mut placer);
         let mut cpus: Vec<usize> = (0..guests).map(|guest| placer.take(self.node_of(guest))).collect();
@@ -356,7 +380,9 @@ impl Scenario {
             }
         };
         for (number, ends) in (0..).zip(ends) {
-            simulation.add_flow(Flow::new(number, ends, talk, self.work.payload_bytes));
+            let mut flow = Flow::new(number, ends, talk, self.work.payload_bytes);
+            flow.is_cut = self.work.is_cut;
+            simulation.add_flow(flow);
         }
         if let Pattern::Beside(count) = self.work.pattern {
             let ends = [2 * count, 2 * count + 1];
@@ -416,6 +442,7 @@ mod tests {
             "fan-in=4,payload=65483",
             "beside=2,payload=65483",
             "bare-fan-in=4,payload=64948,nap-us=500",
+            "pairs=1,payload=65483,tso=off",
         ] {
             assert_eq!(text.parse::<LabWork>().unwrap().to_string(), text);
         }
@@ -426,6 +453,8 @@ mod tests {
             ("echo,size=1", "no payload"),
             ("pairs=x", "not a number"),
             ("pairs=1,nap-us=5", "goes with bare-stream"),
+            ("pairs=1,payload=1448,tso=off", "a payload above 1448"),
+            ("echo,tso=off", "goes with streams"),
         ] {
             let error = text.parse::<LabWork>().unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -114,6 +114,8 @@ fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
         offload.helper_packets_max = 2 + random.below(32) as u32;
     }
     scenario.choices.movement = random.below(2) > 0;
+    // The last draw: schedules that were tried before stay what they were, but for those that are cut now.
+    scenario.work.is_cut = random.below(4) == 0 && scenario.work.can_be_cut();
 }
 
 #[cfg(test)]

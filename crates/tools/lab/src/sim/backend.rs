@@ -57,7 +57,9 @@ impl Simulation {
         stages.visit_ns += cost_ns;
         for head in self.switch.next_batch(nic) {
             let frame_bytes = u64::from(head.frame_bytes());
-            let copy_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, frame_bytes);
+            let copy_ns = self.costs.copy_packet_ns
+                + self.model.copy_ns(distance, frame_bytes)
+                + self.model.cut_ns(head.packets(), false);
             stages.packets_ns += self.costs.packet_ns;
             stages.own_ns += copy_ns;
             cost_ns += self.costs.packet_ns + copy_ns;
@@ -149,7 +151,9 @@ impl Simulation {
         self.switch.visit(nic, self.now_ns, &mut taken);
         self.totals.visits += 1;
         self.ports[usize::from(nic)].is_stalled = taken.is_empty();
-        taken.drain(..).for_each(|head| self.arrived(head.to, cpu));
+        for head in taken.drain(..) {
+            (0..head.packets()).for_each(|_| self.arrived(head.to, cpu));
+        }
         self.taken = taken;
         self.wake_for_room(nic);
         self.signal_receivers(nic, thread);

@@ -5,7 +5,7 @@ use crate::flow::Talk;
 use crate::frame::{FrameHead, FrameKind};
 use crate::machine::ThreadState;
 
-/// Frames that a guest takes in one step, as Linux's NAPI.
+/// Packets that a guest takes in one step, as Linux's NAPI.
 const RECEIVED_MAX: usize = 64;
 
 impl Simulation {
@@ -66,13 +66,14 @@ impl Simulation {
         Some(Step { cost_ns, bytes, work: Work::Publish(guest) })
     }
 
-    /// The cost of a received frame in the guest's stack.
+    /// The cost of a received packet in the guest's stack.
     fn stack_ns(&self, head: &FrameHead) -> u64 {
         let costs = &self.model.guest;
         match (head.kind, self.flows[head.flow as usize].talk) {
             (FrameKind::Ack, _) => costs.ack_ns,
             (FrameKind::Data, Talk::Echo { .. }) => costs.receive_ns + costs.turn_ns,
             (FrameKind::Data, _) => costs.receive_ns,
+            (FrameKind::Tcp { is_end, .. }, _) => costs.segment_ns + u64::from(is_end) * costs.receive_ns,
         }
     }
 
@@ -126,7 +127,7 @@ impl Simulation {
             let copied_bytes = u64::from(head.payload_bytes) * u64::from(costs.send_ps_per_byte > 0);
             cost_ns += match head.kind {
                 FrameKind::Ack => costs.ack_ns,
-                FrameKind::Data => {
+                FrameKind::Data | FrameKind::Tcp { .. } => {
                     costs.send_ns + u64::from(head.payload_bytes) * costs.send_ps_per_byte / 1000
                 }
             };

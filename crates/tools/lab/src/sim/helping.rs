@@ -40,14 +40,30 @@ struct Seat {
 struct Queued {
     from: u16,
     copy: CopyJob,
+    /// Packets that the receiver gets, and those of them that have no buffers yet.
+    packets: u32,
+    left: u32,
 }
 
 /// Frames of one receiver, in the order of its ring.
 #[derive(Debug, Default)]
 struct Line {
     queued: VecDeque<Queued>,
-    /// CPUs that copied the frames with buffers, and whether the copy is paid for.
+    /// CPUs that copied the packets with buffers, and whether the copy is paid for.
     copiers: VecDeque<(usize, bool)>,
+}
+
+impl Line {
+    /// Takes `count` packets of the oldest frame.
+    fn take(&mut self, count: u32) -> Option<Queued> {
+        let queued = self.queued.front_mut()?;
+        queued.left -= count;
+        let taken = *queued;
+        if taken.left == 0 {
+            self.queued.pop_front();
+        }
+        Some(taken)
+    }
 }
 
 /// The copies of a visit at its home.
@@ -302,7 +318,8 @@ impl Simulation {
         for (to, (delivered, dropped)) in receivers.iter().zip(before) {
             let after = self.switch.received(backend, *to);
             for _ in delivered..after.0 {
-                let (cost_ns, bytes) = self.take_queued(*to, cpu, is_copied).map_or((0, 0), |(_, cost)| cost);
+                let (cost_ns, bytes) =
+                    self.take_queued(*to, cpu, is_copied, 1).map_or((0, 0), |(_, cost)| cost);
                 if !is_copied {
                     own = (own.0 + cost_ns.max(1), own.1 + bytes);
                 }
@@ -353,19 +370,42 @@ impl Simulation {
     fn enqueue(&mut self, head: &FrameHead) {
         let sender_cpu = self.ports[usize::from(head.from)].cpu;
         let copy = CopyJob { frame_bytes: head.frame_bytes(), sender_cpu };
+        let packets = head.packets();
         let Some(helping) = &mut self.helping else { return };
-        helping.lines[usize::from(head.to)].queued.push_back(Queued { from: head.from, copy });
+        let queued = Queued { from: head.from, copy, packets, left: packets };
+        helping.lines[usize::from(head.to)].queued.push_back(queued);
     }
 
-    /// The oldest frame of a receiver has buffers, and `cpu` copies it. Returns it, and cost and bytes of the copy.
-    fn take_queued(&mut self, to: u16, cpu: usize, is_paid: bool) -> Option<(Queued, (u64, u64))> {
+    /// The oldest frame of a receiver has buffers for what is left of it, or for the next `packets_max`, and `cpu` copies
+    /// them. Returns the frame, and cost and bytes of the copies.
+    fn take_queued(
+        &mut self,
+        to: u16,
+        cpu: usize,
+        is_paid: bool,
+        packets_max: u32,
+    ) -> Option<(Queued, (u64, u64))> {
         let line = &mut self.helping.as_mut()?.lines[usize::from(to)];
-        line.copiers.push_back((cpu, is_paid));
-        let queued = line.queued.pop_front()?;
+        let count = line.queued.front().map_or(1, |queued| queued.left.min(packets_max));
+        line.copiers.extend((0..count).map(|_| (cpu, is_paid)));
+        let queued = line.take(count)?;
+        let (cost_ns, bytes) = self.copying(&queued, cpu);
+        let part = |whole: u64| whole * u64::from(count) / u64::from(queued.packets);
+        Some((queued, (part(cost_ns), part(bytes))))
+    }
+
+    /// Cost and bytes of a whole frame's copies on `cpu`.
+    fn copying(&self, queued: &Queued, cpu: usize) -> (u64, u64) {
         let distance = self.machine.distance(cpu, queued.copy.sender_cpu);
         let bytes = u64::from(queued.copy.frame_bytes);
-        let cost_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes);
-        Some((queued, (cost_ns, 2 * bytes)))
+        let cut_ns = self.model.cut_ns(queued.packets, self.is_shared());
+        (self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes) + cut_ns, 2 * bytes)
+    }
+
+    /// Whether a helper has orders, so that descriptors and used entries go to and fro.
+    fn is_shared(&self) -> bool {
+        let mut seats = self.helping.iter().flat_map(|helping| &helping.seats);
+        seats.any(|seat| self.switch.fabrics[seat.fabric].has_orders())
     }
 
     /// Wakes the helpers that have orders.
@@ -394,8 +434,7 @@ impl Simulation {
         self.switch.fabrics[backend].copy_visit();
         self.switch.fabrics[backend].finish_visit();
         let thread = self.backends[backend].thread;
-        let cpu = self.machine.threads[thread].cpu;
-        session.receivers.iter().for_each(|nic| self.show(*nic, cpu));
+        session.receivers.iter().for_each(|nic| self.show(*nic, thread));
         self.settled(backend);
         self.signal_from(backend, thread);
         session.receivers.iter().for_each(|nic| self.signal_late(*nic, thread));
@@ -406,7 +445,8 @@ impl Simulation {
     }
 
     fn next_copy(&mut self, backend: usize, session: &mut Session) -> Option<Step> {
-        let cpu = self.machine.threads[self.backends[backend].thread].cpu;
+        let thread = self.backends[backend].thread;
+        let cpu = self.machine.threads[thread].cpu;
         let (cost_ns, bytes) = std::mem::take(&mut session.own);
         if cost_ns > 0 {
             self.totals.stages.own_ns += cost_ns;
@@ -419,15 +459,15 @@ impl Simulation {
             let wants_more = session.frames <= HELP_FRAMES_MAX;
             let shared = self.switch.fabrics[backend].begin_sharing(ring, wants_more);
             let nic = ring.port.0 - 1;
-            self.show(nic, cpu);
+            self.show(nic, thread);
             if self.choices.early_signals {
-                self.signal_from(backend, self.backends[backend].thread);
+                self.signal_from(backend, thread);
             }
             match shared {
                 SharedStep::Reserved | SharedStep::Done => {
                     session.is_copying = shared == SharedStep::Reserved;
-                    let (cost_ns, bytes) =
-                        self.take_queued(nic, cpu, session.is_copying).map_or((0, 0), |(_, cost)| cost);
+                    let taken = self.take_queued(nic, cpu, session.is_copying, u32::MAX);
+                    let (cost_ns, bytes) = taken.map_or((0, 0), |(_, cost)| cost);
                     session.receivers.push(nic);
                     let cost_ns = cost_ns + self.claim_ns();
                     self.totals.stages.own_ns += cost_ns;
@@ -472,23 +512,36 @@ impl Simulation {
         }
     }
 
-    /// Frames that the fabric has published and whose copies are paid for become visible.
-    fn show(&mut self, nic: u16, cpu: usize) {
+    /// Packets that the fabric has published and whose copies are paid for become visible. Segments of a frame that has
+    /// buffers for a part only are not expected: `thread` pays for them afterwards.
+    fn show(&mut self, nic: u16, thread: usize) {
         let number = usize::from(nic);
+        let cpu = self.machine.threads[thread].cpu;
+        let mut part = None;
         let published = self.switch.nics[number].delivered();
         let Some(helping) = &mut self.helping else { return };
-        let (copiers, arrivals) =
-            (&mut helping.lines[number].copiers, &mut self.switch.nics[number].arrivals);
+        let (line, arrivals) = (&mut helping.lines[number], &mut self.switch.nics[number].arrivals);
         let before = arrivals.len();
         while arrivals.len() < published {
-            match copiers.front() {
+            match line.copiers.front() {
                 Some((_, false)) => break,
                 Some((copier_cpu, true)) => arrivals.push_back(Arrival { copier_cpu: *copier_cpu }),
-                None => arrivals.push_back(Arrival { copier_cpu: cpu }),
+                None => {
+                    arrivals.push_back(Arrival { copier_cpu: cpu });
+                    if line.queued.front().is_some_and(|queued| queued.packets > 1) {
+                        let count = part.map_or(0, |(_, count)| count);
+                        part = line.take(1).map(|queued| (queued, count + 1));
+                    }
+                }
             }
-            copiers.pop_front();
+            line.copiers.pop_front();
         }
-        if arrivals.len() > before && self.polls(nic) {
+        let has_more = arrivals.len() > before;
+        if let Some((queued, count)) = part {
+            let cost_ns = self.copying(&queued, cpu).0;
+            self.machine.threads[thread].debt_ns += cost_ns * count / u64::from(queued.packets);
+        }
+        if has_more && self.polls(nic) {
             self.wake_guest(nic, None);
         }
     }
@@ -517,13 +570,11 @@ impl Simulation {
         let number = self.helping.as_ref()?.seats.iter().position(|seat| seat.cpu == cpu)?;
         loop {
             let seat = &self.helping.as_ref()?.seats[number];
-            if let Some(Queued { copy, .. }) = seat.job {
-                let bytes = u64::from(copy.frame_bytes);
-                let distance = self.machine.distance(cpu, copy.sender_cpu);
-                let copy_ns = self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes);
+            if let Some(queued) = seat.job {
+                let (copy_ns, bytes) = self.copying(&queued, cpu);
                 let cost_ns = copy_ns + self.claim_ns();
                 self.totals.stages.helpers_ns += cost_ns;
-                return Some(Step { cost_ns, bytes: 2 * bytes, work: Work::Help(number) });
+                return Some(Step { cost_ns, bytes, work: Work::Help(number) });
             }
             if !self.switch.fabrics[seat.fabric].has_orders() {
                 return None;
@@ -567,7 +618,7 @@ impl Simulation {
         let before = self.switch.fabrics[fabric].shared_ring();
         let step = self.switch.fabrics[fabric].begin_help(wants_more);
         let after = self.switch.fabrics[fabric].shared_ring();
-        before.into_iter().chain(after).for_each(|ring| self.show(ring.port.0 - 1, cpu));
+        before.into_iter().chain(after).for_each(|ring| self.show(ring.port.0 - 1, thread));
         self.signal_from(fabric, thread);
         if let Some(home) = home {
             self.home(home).into_iter().for_each(|home| home.has_returns = true);
@@ -577,14 +628,15 @@ impl Simulation {
         let nic = ring.port.0 - 1;
         match step {
             HelpStep::Reserved => {
-                let queued = self.take_queued(nic, cpu, true).map(|(queued, _)| queued);
-                let unknown = || Queued { from: nic, copy: CopyJob { frame_bytes: 0, sender_cpu: cpu } };
+                let queued = self.take_queued(nic, cpu, true, u32::MAX).map(|(queued, _)| queued);
+                let copy = CopyJob { frame_bytes: 0, sender_cpu: cpu };
+                let unknown = || Queued { from: nic, copy, packets: 1, left: 0 };
                 let job = Some(queued.unwrap_or_else(unknown));
                 self.helping.as_mut().into_iter().for_each(|helping| helping.seats[number].job = job);
             }
             // Delivered under the claim.
             HelpStep::Done => {
-                let taken = self.take_queued(nic, cpu, true);
+                let taken = self.take_queued(nic, cpu, true, u32::MAX);
                 self.machine.threads[thread].debt_ns += taken.map_or(0, |(_, (cost_ns, _))| cost_ns);
                 let home = taken.map(|(queued, _)| self.switch.home(queued.from));
                 self.helping.as_mut().into_iter().for_each(|helping| helping.seats[number].last_home = home);

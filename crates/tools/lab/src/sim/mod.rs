@@ -353,10 +353,10 @@ impl Simulation {
         model: &Model,
         architecture: Architecture,
         choices: Choices,
-        nics: u16,
+        mut switch: Switch,
         workers: usize,
         helper_cpus: &[usize],
-    ) -> Result<Self> {
+    ) -> Self {
         let mut machine = Machine::new(model);
         let cpus = machine.places.len();
         let helpers = match architecture {
@@ -364,10 +364,9 @@ impl Simulation {
             _ => Vec::new(),
         };
         let costs = architecture.costs(model).clone();
-        let mut switch = Switch::new(nics, workers, helper_cpus.len())?;
         let poll = (choices, costs.poll_max_ns);
         let helping = Helping::new(&mut machine, &mut switch, poll, workers, helper_cpus);
-        Ok(Self {
+        Self {
             now_ns: 1,
             events: EventQueue::default(),
             machine,
@@ -390,7 +389,7 @@ impl Simulation {
             choices,
             model: model.clone(),
             costs,
-        })
+        }
     }
 
     /// Adds a backend thread on a CPU. Cards are bound to it later.
@@ -516,6 +515,7 @@ impl Simulation {
             sum.sent += one.sent;
             sum.received += one.received;
             sum.skipped += one.skipped;
+            sum.packets += one.packets;
         }
         sum
     }
