@@ -44,6 +44,11 @@ pub(crate) struct HelperDesk {
     pub(crate) offload: OffloadCriteria,
     pub(crate) place: PlaceCriteria,
     pub(crate) counts: DeskCounts,
+    /// Helpers of a visit. The product has one; the further ones and their rings are noted for the simulation.
+    pub(crate) visit_helpers: usize,
+    pub(crate) further: Vec<(RingId, usize)>,
+    /// CPUs that a visit has already.
+    pub(crate) chosen: Vec<usize>,
 }
 
 impl HelperDesk {
@@ -57,7 +62,9 @@ impl HelperDesk {
         let has_helper = |cpu: usize| self.helper_cpus.contains(&cpu);
         let is_far = |cpu: usize| distance(&self.places, receiver, cpu) > CpuDistance::Llc;
         let guest_cpu = self.guest_cpus[port.index() - 1];
-        let is_free = |cpu: usize| self.is_idle[cpu] && cpu != self.own_cpu && Some(cpu) != guest_cpu;
+        let has_job =
+            |cpu: usize| self.chosen.contains(&cpu) || cpu == self.own_cpu || Some(cpu) == guest_cpu;
+        let is_free = |cpu: usize| self.is_idle[cpu] && !has_job(cpu);
         let is_idle = |cpu: usize| is_free(cpu) && (!far_only || is_far(cpu));
         let turn = spread(port.0, (self.counts.shared / HELPER_TURN_VISITS) as u32);
         place(&self.places, has_helper, is_idle, receiver, turn, criteria)
@@ -71,8 +78,20 @@ impl HelperDesk {
         let receiver = receiver.unwrap_or(self.own_cpu);
         let cpu = self.choose(receiver, port, self.place, false);
         self.count(receiver, port, cpu);
-        let seat = self.helper_cpus.iter().position(|at| Some(*at) == cpu)?;
+        let seat = self.seat_of(cpu?)?;
+        self.chosen.extend(cpu);
+        for _ in 1..self.visit_helpers {
+            let Some(more) = self.choose(receiver, port, self.place, false) else { break };
+            self.chosen.push(more);
+            let seat = self.seat_of(more);
+            self.further.extend(seat.map(|seat| (RingId { port, queue: 0 }, seat)));
+        }
+        self.chosen.clear();
         Some(HelpShare { helper: (self.first + seat) as u8, packets: shared })
+    }
+
+    fn seat_of(&self, cpu: usize) -> Option<usize> {
+        self.helper_cpus.iter().position(|at| *at == cpu)
     }
 
     fn count(&mut self, receiver: usize, port: PortId, chosen: Option<usize>) {

@@ -37,6 +37,8 @@ pub(crate) struct GainSettings {
     pub(crate) place: PlaceCriteria,
     pub(crate) early_signals: bool,
     pub(crate) movement: bool,
+    /// Helpers of a visit; the product has one.
+    pub(crate) visit_helpers: usize,
 }
 
 /// Runs workloads without a shared frame, with those of the product's settings, and with helpers that share frames of any length.
@@ -53,8 +55,8 @@ pub(crate) fn table(model: &Model, works: &[LabWork], settings: GainSettings) ->
     for &work in works {
         let run = |helpers, packet_bytes_min| -> Result<RunResult> {
             let offload = Some(OffloadCriteria { packet_bytes_min, ..usual_offload() });
-            let GainSettings { seed, window_bytes, place, early_signals, movement } = settings;
-            let choices = Choices { offload, place, early_signals, movement };
+            let GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers } = settings;
+            let choices = Choices { offload, place, early_signals, movement, visit_helpers };
             let scenario = Scenario::new(model, Architecture::Lasthop, work);
             Scenario { seed, window_bytes, choices, helpers, ..scenario }.run()
         };
@@ -135,6 +137,18 @@ mod tests {
         assert!(helped.offloaded > 50 && helped.gbit_per_s() > 1.3 * alone.gbit_per_s());
         assert_eq!((helped.frames.skipped, helped.drops.total()), (0, 0));
         assert!(helped.frames.packets >= 45 * helped.received.packets, "a segment is a packet");
+    }
+
+    #[test]
+    fn further_helpers_of_a_visit_copy_too() {
+        let [one, two] = [1, 2].map(|visit_helpers| {
+            let model = Model::load("opteron").unwrap();
+            let choices = Choices { offload: Some(usual_offload()), visit_helpers, ..Choices::default() };
+            let scenario = Scenario::new(&model, Architecture::Lasthop, "pairs=4".parse().unwrap());
+            let scenario = Scenario { choices, helpers: HELPERS, measured_ns: 5_000_000, ..scenario };
+            scenario.run().unwrap()
+        });
+        assert!(two.stages.helpers_ns > one.stages.helpers_ns && two.gbit_per_s() > one.gbit_per_s());
     }
 
     #[test]

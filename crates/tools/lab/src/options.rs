@@ -188,6 +188,9 @@ pub(crate) struct HelperOptions {
     /// Helpers are sought near the CPU of the data movement table's row, not near the receiver's
     #[arg(long)]
     movement: bool,
+    /// Helpers of a visit; the product has one
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
+    visit_helpers: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -197,8 +200,9 @@ impl HelperOptions {
     pub(crate) fn execute(&self) -> Result<()> {
         let place = PlaceCriteria { whole_group: !self.idle_cpu, ..PlaceCriteria::default() };
         let Self { seed, early_signals, movement, .. } = *self;
+        let visit_helpers = self.visit_helpers as usize;
         let window_bytes = self.window_kib << 10;
-        let settings = GainSettings { seed, window_bytes, place, early_signals, movement };
+        let settings = GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers };
         print(&gains::table(&Model::load(&self.model)?, &self.workloads, settings)?)
     }
 }

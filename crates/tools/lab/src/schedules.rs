@@ -81,6 +81,7 @@ fn schedule(model: &Model, number: u64) -> Scenario {
             place: PlaceCriteria { whole_group: random.below(2) > 0, farthest },
             early_signals: false,
             movement: false,
+            visit_helpers: 1,
         },
         window_bytes: 1 + random.below(1 << 20),
         workers: 1 + random.below(4) as usize,
@@ -114,8 +115,9 @@ fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
         offload.helper_packets_max = 2 + random.below(32) as u32;
     }
     scenario.choices.movement = random.below(2) > 0;
-    // The last draw: schedules that were tried before stay what they were, but for those that are cut now.
+    // The last draws: schedules that were tried before stay the same unless these change them.
     scenario.work.is_cut = random.below(4) == 0 && scenario.work.can_be_cut();
+    scenario.choices.visit_helpers = [1, 1, 2, 3][random.below(4) as usize];
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use lasthop_fabric::bounds::HELP_FRAMES_MAX;
-use lasthop_fabric::{HelpStep, RingId, SharedStep};
+use lasthop_fabric::{Fabric, HelpStep, RingId, SharedStep};
 use lasthop_ring::AdaptivePoll;
 use lasthop_sched::QueueRow;
 
@@ -33,6 +33,42 @@ struct Seat {
     /// Home of the frame that it copied last.
     last_home: Option<usize>,
     frames: usize,
+    /// The ring that it was given as a further helper of a visit, beside the product's orders.
+    order: Option<RingId>,
+}
+
+impl Seat {
+    fn has_orders(&self, fabrics: &[Fabric]) -> bool {
+        self.order.is_some() || fabrics[self.fabric].has_orders()
+    }
+
+    /// Copies the frame that the last step reserved buffers for.
+    fn copy(&self, fabrics: &mut [Fabric]) {
+        let fabric = &mut fabrics[self.fabric];
+        match self.order {
+            Some(ring) => fabric.copy_sharing(ring),
+            None => fabric.copy_help(),
+        }
+    }
+
+    /// A step at the ring of its order. Returns that ring, and the one that it has after the step.
+    fn step(&mut self, fabrics: &mut [Fabric], wants_more: bool) -> (HelpStep, [Option<RingId>; 2]) {
+        let fabric = &mut fabrics[self.fabric];
+        let Some(ring) = self.order else {
+            let before = fabric.shared_ring();
+            let step = fabric.begin_help(wants_more);
+            return (step, [before, fabric.shared_ring()]);
+        };
+        let shared = fabric.begin_sharing(ring, wants_more);
+        fabric.finish_visit();
+        self.order = self.order.filter(|_| wants_more && shared != SharedStep::Nothing);
+        let step = match shared {
+            SharedStep::Reserved => HelpStep::Reserved,
+            SharedStep::Done | SharedStep::Nothing => HelpStep::Done,
+            SharedStep::Busy => HelpStep::Busy,
+        };
+        (step, [Some(ring), self.order])
+    }
 }
 
 /// A frame in a receiver's queue. Only costs depend on it: the frames themselves are in the fabric.
@@ -132,6 +168,7 @@ impl Helping {
             first: workers,
             offload,
             place: choices.place,
+            visit_helpers: choices.visit_helpers,
             ..HelperDesk::default()
         }));
         for fabric in &mut switch.fabrics[..workers] {
@@ -145,6 +182,7 @@ impl Helping {
             job: None,
             last_home: None,
             frames: 0,
+            order: None,
         };
         let seats = cpus.iter().enumerate().map(seat).collect();
         let count = machine.places.len();
@@ -209,12 +247,11 @@ impl Simulation {
     pub(super) fn end_copies(&mut self) {
         let Some(helping) = &mut self.helping else { return };
         for seat in &mut helping.seats {
-            let fabric = &mut self.switch.fabrics[seat.fabric];
             if seat.job.take().is_some() {
-                fabric.copy_help();
+                seat.copy(&mut self.switch.fabrics);
             }
-            while fabric.has_orders() {
-                fabric.begin_help(false);
+            while seat.has_orders(&self.switch.fabrics) {
+                seat.step(&mut self.switch.fabrics, false);
             }
         }
         for (fabric, home) in self.switch.fabrics.iter_mut().zip(&mut helping.homes) {
@@ -334,6 +371,7 @@ impl Simulation {
         if let Some(home) = self.home(backend) {
             home.session = Some(session);
         }
+        self.order_further();
         self.wake_ordered(thread);
         self.found(thread, nic);
     }
@@ -405,20 +443,28 @@ impl Simulation {
     /// Whether a helper has orders, so that descriptors and used entries go to and fro.
     fn is_shared(&self) -> bool {
         let mut seats = self.helping.iter().flat_map(|helping| &helping.seats);
-        seats.any(|seat| self.switch.fabrics[seat.fabric].has_orders())
+        seats.any(|seat| seat.has_orders(&self.switch.fabrics))
+    }
+
+    /// Gives the rings of a visit to its further helpers, unless these have orders.
+    fn order_further(&mut self) {
+        let Some(helping) = &mut self.helping else { return };
+        let mut desk = helping.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        for (ring, number) in desk.further.drain(..) {
+            let seat = &mut helping.seats[number];
+            if !seat.has_orders(&self.switch.fabrics) {
+                seat.order = Some(ring);
+            }
+        }
     }
 
     /// Wakes the helpers that have orders.
     fn wake_ordered(&mut self, by: usize) {
         let seats = self.helping.as_ref().map_or(0, |helping| helping.seats.len());
         for number in 0..seats {
-            let Some(Seat { fabric, thread, .. }) =
-                self.helping.as_ref().map(|helping| &helping.seats[number])
-            else {
-                return;
-            };
-            if self.switch.fabrics[*fabric].has_orders() {
-                self.wake(*thread, Some(by));
+            let Some(seat) = self.helping.as_ref().map(|helping| &helping.seats[number]) else { return };
+            if seat.has_orders(&self.switch.fabrics) {
+                self.wake(seat.thread, Some(by));
             }
         }
     }
@@ -576,7 +622,7 @@ impl Simulation {
                 self.totals.stages.helpers_ns += cost_ns;
                 return Some(Step { cost_ns, bytes, work: Work::Help(number) });
             }
-            if !self.switch.fabrics[seat.fabric].has_orders() {
+            if !seat.has_orders(&self.switch.fabrics) {
                 return None;
             }
             match self.help(number, true) {
@@ -594,7 +640,7 @@ impl Simulation {
     pub(super) fn helped(&mut self, number: usize) {
         let Some(helping) = &mut self.helping else { return };
         let seat = &mut helping.seats[number];
-        let (fabric, cpu) = (seat.fabric, seat.cpu);
+        let cpu = seat.cpu;
         seat.last_home = seat.job.take().map(|queued| self.switch.home(queued.from));
         seat.frames += 1;
         let is_wanted = !self.machine.is_idle(cpu);
@@ -604,7 +650,7 @@ impl Simulation {
             seat.frames = 0;
         }
         self.totals.offloaded += 1;
-        self.switch.fabrics[fabric].copy_help();
+        helping.seats[number].copy(&mut self.switch.fabrics);
         self.help(number, wants_more);
     }
 
@@ -615,9 +661,7 @@ impl Simulation {
         let (fabric, cpu, thread) = (seat.fabric, seat.cpu, seat.thread);
         seat.polling.found(0, self.now_ns);
         let home = seat.last_home.take();
-        let before = self.switch.fabrics[fabric].shared_ring();
-        let step = self.switch.fabrics[fabric].begin_help(wants_more);
-        let after = self.switch.fabrics[fabric].shared_ring();
+        let (step, [before, after]) = seat.step(&mut self.switch.fabrics, wants_more);
         before.into_iter().chain(after).for_each(|ring| self.show(ring.port.0 - 1, thread));
         self.signal_from(fabric, thread);
         if let Some(home) = home {

@@ -85,6 +85,8 @@ pub(crate) struct Choices {
     pub(crate) early_signals: bool,
     /// Whether the data movement table says near which CPU a helper is sought.
     pub(crate) movement: bool,
+    /// Helpers of a visit; the product has one.
+    pub(crate) visit_helpers: usize,
 }
 
 impl Default for Choices {
@@ -94,6 +96,7 @@ impl Default for Choices {
             place: PlaceCriteria::default(),
             early_signals: false,
             movement: false,
+            visit_helpers: 1,
         }
     }
 }
