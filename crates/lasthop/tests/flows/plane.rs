@@ -74,7 +74,7 @@ impl Plane {
             user_features: Some(PER_WORKER),
             ..DatapathMessage::default()
         };
-        let datapath = client.datapath_put(&wanted, true)?.datapath;
+        let datapath = client.datapath_add(&wanted)?.datapath;
         Ok(Self { client, asked: None, datapath, places: BTreeMap::new() })
     }
 
@@ -184,7 +184,7 @@ impl Plane {
             per_cpu_port_ids: Some(vec![asked.port_id()]),
             ..DatapathMessage::default()
         };
-        self.client.datapath_put(&wanted, false).expect("changed");
+        self.client.datapath_set(&wanted).expect("changed");
         self.asked = Some(asked);
     }
 

@@ -407,22 +407,12 @@ impl Reaper {
             return;
         }
         let is_own = |pid: &u32| own.contains(&Some(*pid)) || self.is_to_reap(*pid);
-        for pid in children().filter(|pid| !is_own(pid)) {
+        for pid in procfs::children("self").filter(|pid| !is_own(pid)) {
             let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
             // A process that still runs is checked again after the next restart.
             let _ = waitpid(pid, WaitOptions::NOHANG);
         }
     }
-}
-
-/// All children of this process, whichever of its threads started them.
-fn children() -> impl Iterator<Item = u32> {
-    let listed =
-        procfs::threads("self").filter_map(|thread| procfs::text("self", &format!("task/{thread}/children")));
-    let pids: Vec<u32> = listed
-        .flat_map(|listed| listed.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
-        .collect();
-    pids.into_iter()
 }
 
 /// How long the last switch process may take to end by itself after its supervisor's end.

@@ -104,6 +104,24 @@ pub fn state_text(pid: impl Display) -> String {
     format!("{what} ({state})")
 }
 
+/// The remedy that follows a stopped process's [`state_text`] in a message; empty for any other process.
+pub fn remedy(pid: impl Display) -> String {
+    if is_stopped(&pid) { format!("; continue it: kill -CONT {pid}") } else { String::new() }
+}
+
+/// The processes that any thread of a process started.
+pub fn children(pid: impl Display + Copy) -> impl Iterator<Item = u32> {
+    let listed = threads(pid).filter_map(|thread| text(pid, &format!("task/{thread}/children")));
+    let pids = listed.collect::<Vec<_>>().join("");
+    pids.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<u32>>().into_iter()
+}
+
+/// The words of a process's command line.
+pub fn words(pid: impl Display) -> impl Iterator<Item = String> {
+    let line = text(pid, "cmdline").unwrap_or_default();
+    line.split_terminator('\0').map(str::to_owned).collect::<Vec<_>>().into_iter()
+}
+
 /// The process of a pidfd; `None` if it was reaped.
 pub fn pid_of(pidfd: impl AsFd) -> Option<u32> {
     let number = pidfd.as_fd().as_raw_fd();
@@ -164,7 +182,13 @@ mod tests {
         assert!(pids().any(|pid| pid == own));
         assert!(text(own, "comm").is_some_and(|name| !name.is_empty()));
         assert_eq!(text(own, "no such file"), None);
-        assert!(!is_stopped(own));
+        assert!(!is_stopped(own) && remedy(own).is_empty());
+        assert_eq!(words(own).next(), std::env::args().next());
+        let mut child =
+            std::process::Command::new("cat").stdin(std::process::Stdio::piped()).spawn().expect("cat runs");
+        assert!(children(own).any(|pid| pid == child.id()));
+        drop(child.stdin.take());
+        child.wait().expect("it ends");
         assert!(state_text(own).ends_with(')'), "{}", state_text(own));
         assert_eq!(state_text("none"), "it is no more");
     }

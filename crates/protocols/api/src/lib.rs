@@ -66,6 +66,7 @@ pub mod sched_part;
 pub mod sched_table;
 mod schema;
 pub mod settings;
+pub mod silence;
 pub mod switches;
 pub mod upcalls;
 pub mod workers;

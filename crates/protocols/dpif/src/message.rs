@@ -207,7 +207,7 @@ fn put_generic(writer: &mut Writer, (command, version): (u8, u8)) {
     writer.raw(&[command, version, 0, 0]);
 }
 
-/// Encodes a message about a datapath.
+/// Encodes a message about a datapath, for tests; others append it to a datagram.
 ///
 /// # Errors
 /// As [`encode`].

@@ -21,6 +21,8 @@ use crate::uapi::{command, flow, meter, nlm, packet, protocol};
 pub enum DpifRequest {
     /// A datapath, by name or number.
     Datapath(DatapathMessage),
+    /// List all datapaths.
+    Datapaths,
     /// Make a datapath; the reply has its state.
     DatapathNew(DatapathMessage),
     /// Change a datapath.
@@ -141,6 +143,7 @@ impl DpifRequest {
     fn kind(&self) -> (Family, u8, u16) {
         match self {
             Self::Datapath(_) => (Family::Datapath, command::GET, 0),
+            Self::Datapaths => (Family::Datapath, command::GET, nlm::DUMP),
             Self::DatapathNew(_) => (Family::Datapath, command::NEW, nlm::ECHO),
             Self::DatapathSet(_) => (Family::Datapath, command::SET, 0),
             Self::Ports(_) => (Family::Vport, command::GET, nlm::DUMP),
@@ -165,6 +168,7 @@ impl DpifRequest {
             Self::MeterSet(wanted) | Self::MeterDel(wanted) => wanted.datapath,
             Self::Execute(wanted) => wanted.datapath,
             Self::Ports(datapath) | Self::Flows { datapath, .. } => *datapath,
+            Self::Datapaths => 0,
         }
     }
 
@@ -181,7 +185,7 @@ impl DpifRequest {
                 let omitted = Some(flow::OMIT_KEY | flow::OMIT_MASK | flow::OMIT_ACTIONS);
                 FlowMessage { omitted, ..FlowMessage::default() }.encode(writer);
             }
-            Self::Ports(_) | Self::Flows { .. } => {}
+            Self::Datapaths | Self::Ports(_) | Self::Flows { .. } => {}
         }
     }
 }

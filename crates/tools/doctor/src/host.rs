@@ -1,13 +1,13 @@
 //! Checks the whole switch and its machine.
 
 use std::io::ErrorKind;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use lasthop_api::cpus;
 use lasthop_api::report::SandboxReport;
 use lasthop_api::rundir::{control_socket, option};
 use lasthop_api::sched::{GuestReport, SchedReport};
+use lasthop_api::silence::{PATIENCE, connect_within};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::procfs;
 use lasthop_runtime::sandbox::{SandboxMode, summary};
@@ -52,7 +52,7 @@ fn other_version(fault: &Fault) -> Verdict {
 
 fn not_running(dir: &Path, fault: &Fault, processes: &[Process]) -> Verdict {
     let (shown, path) = (dir.display(), control_socket(dir));
-    let kind = UnixStream::connect(&path).map_err(|error| error.kind()).err();
+    let kind = connect_within(PATIENCE, &path).map_err(|error| error.kind()).err();
     if kind == Some(ErrorKind::PermissionDenied) {
         return Verdict::broken(
             format!("permission denied at {}: the switch belongs to another user", path.display()),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use lasthop_dpif::client::Client;
+use lasthop_dpif::client::{Client, ClientError};
 use log::{error, info};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, Signal, kill_process};
@@ -15,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::programs::{Programs, find};
 use crate::{DATABASE_VARIABLE, divert};
 use lasthop_api::rundir::{datapath_socket, option};
+use lasthop_api::silence::{self, is_vain, no_answer};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::timespec;
 use lasthop_runtime::signals::Signals;
@@ -81,10 +82,11 @@ impl Places {
 /// # Errors
 /// If programs are missing, no switch answers in `dir`, or a daemon does not start.
 pub fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
-    let mut signals = Signals::take()?;
+    Client::connect_unless(&datapath_socket(dir), is_vain).map_err(|error| no_switch(dir, &error))?;
     let programs = Programs::find()?;
-    Client::connect(&datapath_socket(dir)).map_err(|error| no_switch(dir, &error))?;
-    let mut daemons = Daemons::start(dir, places, &programs)?;
+    // Until here there is nothing to end: a signal just ends this process.
+    let mut signals = Signals::take()?;
+    let mut daemons = Daemons::start(dir, places, &programs, &mut signals)?;
     let run = places.run.display();
     info!(
         "Open vSwitch {} runs; its tools find it, and its logs, with: export OVS_RUNDIR={run} OVS_LOGDIR={run}",
@@ -95,7 +97,10 @@ pub fn run(dir: &Path, places: &Places) -> Result<(), Fault> {
     ended
 }
 
-fn no_switch(dir: &Path, error: &lasthop_dpif::client::ClientError) -> Fault {
+fn no_switch(dir: &Path, error: &ClientError) -> Fault {
+    if matches!(error, ClientError::Late) {
+        return no_answer(dir, silence::PATIENCE);
+    }
     let path = datapath_socket(dir);
     Fault::socket(format!(
         "no switch answers at {}: {error}; start one first: lasthop{} run --controller external",
@@ -115,15 +120,21 @@ struct Daemons<'a> {
 }
 
 impl<'a> Daemons<'a> {
-    fn start(dir: &'a Path, places: &'a Places, programs: &'a Programs) -> Result<Self, Fault> {
+    fn start(
+        dir: &'a Path,
+        places: &'a Places,
+        programs: &'a Programs,
+        signals: &mut Signals,
+    ) -> Result<Self, Fault> {
         prepare(places, programs)?;
         let mut server = start_server(places, programs)?;
-        let relay = await_file(&places.server_socket(), &mut server, "ovsdb-server")
+        let relay = await_file(&places.server_socket(), &mut server, "ovsdb-server", signals)
             .and_then(|()| initialize(places, programs))
             .and_then(|()| {
-                places.vhost_user.as_deref().map(|words| start_relay(dir, places, words)).transpose()
+                let words = places.vhost_user.as_deref();
+                words.map(|words| start_relay(dir, places, words, signals)).transpose()
             });
-        let started = relay.and_then(|mut relay| match start_daemon(dir, places, programs) {
+        let started = relay.and_then(|mut relay| match start_daemon(dir, places, programs, signals) {
             Ok(daemon) => Ok((relay, daemon)),
             Err(fault) => {
                 relay.as_mut().map(end);
@@ -145,23 +156,23 @@ impl<'a> Daemons<'a> {
             if let Some(status) = ended(&mut self.server) {
                 return Err(Fault::refused(format!("ovsdb-server ended ({status}); see its messages above")));
             }
-            self.renew_relay()?;
+            self.renew_relay(signals)?;
             let Some(status) = ended(&mut self.daemon) else { continue };
             error!("ovs-vswitchd ended ({status}); it is started again");
             if comes_within(signals, PAUSE)? {
                 break;
             }
-            self.daemon = start_daemon(self.dir, self.places, self.programs)?;
+            self.daemon = start_daemon(self.dir, self.places, self.programs, signals)?;
         }
         Ok(())
     }
 
     /// Starts the relay again if it died. The daemon connects to it again by itself.
-    fn renew_relay(&mut self) -> Result<(), Fault> {
+    fn renew_relay(&mut self, signals: &mut Signals) -> Result<(), Fault> {
         let (Some(relay), Some(words)) = (&mut self.relay, &self.places.vhost_user) else { return Ok(()) };
         let Some(status) = ended(relay) else { return Ok(()) };
         error!("the relay of the database ended ({status}); it is started again");
-        *relay = start_relay(self.dir, self.places, words)?;
+        *relay = start_relay(self.dir, self.places, words, signals)?;
         Ok(())
     }
 
@@ -214,7 +225,7 @@ fn initialize(places: &Places, programs: &Programs) -> Result<(), Fault> {
     succeed(init, "prepare Open vSwitch's database")
 }
 
-fn start_relay(dir: &Path, places: &Places, words: &[String]) -> Result<Child, Fault> {
+fn start_relay(dir: &Path, places: &Places, words: &[String], signals: &mut Signals) -> Result<Child, Fault> {
     // Left by a relay that died.
     let _ = fs::remove_file(places.relay_socket());
     let program = std::env::current_exe().map_err(|error| Fault::internal("find this program", error))?;
@@ -222,14 +233,19 @@ fn start_relay(dir: &Path, places: &Places, words: &[String]) -> Result<Child, F
     relay.arg("--dir").arg(dir).args(["ovs", "relay"]).args(words);
     relay.arg("--database").arg(places.server_socket()).arg("--listen").arg(places.relay_socket());
     let mut relay = spawn(relay, places, "the relay of the database")?;
-    let started = await_file(&places.relay_socket(), &mut relay, "the relay of the database");
+    let started = await_file(&places.relay_socket(), &mut relay, "the relay of the database", signals);
     if started.is_err() {
         end(&mut relay);
     }
     started.map(|()| relay)
 }
 
-fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Child, Fault> {
+fn start_daemon(
+    dir: &Path,
+    places: &Places,
+    programs: &Programs,
+    signals: &mut Signals,
+) -> Result<Child, Fault> {
     // Left by a daemon that died.
     let _ = fs::remove_file(places.pid_file());
     let mut daemon = tied(&programs.daemon);
@@ -242,7 +258,7 @@ fn start_daemon(dir: &Path, places: &Places, programs: &Programs) -> Result<Chil
     daemon.args(["-vconsole:warn", "-vsyslog:off", "--log-file"]);
     divert(&mut daemon, dir)?;
     let mut daemon = spawn(daemon, places, "ovs-vswitchd")?;
-    let started = await_file(&places.pid_file(), &mut daemon, "ovs-vswitchd");
+    let started = await_file(&places.pid_file(), &mut daemon, "ovs-vswitchd", signals);
     if started.is_err() {
         end(&mut daemon);
     }
@@ -275,8 +291,8 @@ fn succeed(mut command: Command, what: &str) -> Result<(), Fault> {
     Err(Fault::params(format!("cannot {what}: {}", String::from_utf8_lossy(&output.stderr).trim())))
 }
 
-/// Waits until a daemon has made the file that says that it is ready.
-fn await_file(path: &Path, daemon: &mut Child, name: &str) -> Result<(), Fault> {
+/// Waits until a daemon has made the file that says that it is ready, or a signal comes.
+fn await_file(path: &Path, daemon: &mut Child, name: &str, signals: &mut Signals) -> Result<(), Fault> {
     let until = Instant::now() + PATIENCE;
     while !path.exists() {
         if let Some(status) = ended(daemon) {
@@ -285,7 +301,9 @@ fn await_file(path: &Path, daemon: &mut Child, name: &str) -> Result<(), Fault> 
         if Instant::now() >= until {
             return Err(Fault::refused(format!("{name} did not start within {} s", PATIENCE.as_secs())));
         }
-        std::thread::sleep(LOOK);
+        if comes_within(signals, LOOK)? {
+            return Err(Fault::refused(format!("a signal came before {name} had started")));
+        }
     }
     Ok(())
 }
@@ -336,6 +354,18 @@ mod tests {
             entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
         names.sort();
         names
+    }
+
+    #[test]
+    fn a_signal_ends_the_wait_for_a_daemon_that_does_not_start() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut signals = Signals::take().expect("signals");
+        let mut daemon = Command::new("sleep").arg("60").spawn().expect("sleep runs");
+        kill_process(rustix::process::getpid(), Signal::TERM).expect("signalled");
+        let fault = await_file(&dir.path().join("none"), &mut daemon, "sleep", &mut signals);
+        end(&mut daemon);
+        let told = fault.expect_err("it is not there").message;
+        assert_eq!(told, "a signal came before sleep had started");
     }
 
     #[test]

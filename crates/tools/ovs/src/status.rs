@@ -11,6 +11,7 @@ use crate::programs::{self, Daemon, Database, Programs, daemons};
 use lasthop_api::readable::count;
 use lasthop_api::report::ControlClient;
 use lasthop_api::rundir::{datapath_socket, option};
+use lasthop_api::silence::{PATIENCE, is_vain, no_answer};
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::procfs;
 
@@ -110,7 +111,7 @@ fn told<T>(found: Result<&T, &Fault>, text: impl Fn(&T) -> String) -> Result<Str
 }
 
 fn datapaths(dir: &Path) -> Result<String, ClientError> {
-    let mut client = Client::connect(&datapath_socket(dir))?;
+    let mut client = Client::connect_unless(&datapath_socket(dir), is_vain)?;
     let mut lines = Vec::new();
     for datapath in client.datapaths()? {
         let ports = client.ports(datapath.datapath)?.len();
@@ -122,6 +123,9 @@ fn datapaths(dir: &Path) -> Result<String, ClientError> {
 }
 
 fn no_datapaths(dir: &Path, error: &ClientError) -> String {
+    if matches!(error, ClientError::Late) {
+        return no_answer(dir, PATIENCE).message;
+    }
     let (path, option) = (datapath_socket(dir), option(dir));
     format!(
         "no program answers at {}: {error}; start a switch: lasthop{option} run --controller external",

@@ -5,18 +5,15 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use lasthop_api::rpc;
 use lasthop_api::rundir::{control_socket, option, owner};
+use lasthop_api::silence::{PATIENCE, connect_within, is_late, no_answer};
 use lasthop_runtime::fault::{Fault, Kind};
 use lasthop_runtime::procfs;
 
-/// Longest wait for an answer: longer than the supervisor's wait for the switch, which has the better message.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest wait for an answer of a stopped switch.
 const LOOK_PAUSE: Duration = Duration::from_secs(2);
 
@@ -56,7 +53,7 @@ fn begin_within<T: DeserializeOwned>(
 ) -> Result<(BufReader<UnixStream>, T), Fault> {
     let mut stream = BufReader::new(connect(dir)?);
     let line = exchange(dir, &mut stream, &rpc::write_call(method, params), patience)
-        .map_err(|error| no_answer(dir, &error, patience))?;
+        .map_err(|error| unanswered(dir, &error, patience))?;
     if line.is_empty() {
         return Err(Fault::new(
             Kind::SwitchDown,
@@ -72,17 +69,9 @@ fn begin_within<T: DeserializeOwned>(
 fn connect(dir: &Path) -> Result<UnixStream, Fault> {
     let path = control_socket(dir);
     connect_within(PATIENCE, &path).map_err(|error| match error.kind() {
-        ErrorKind::WouldBlock => no_answer(dir, &error, PATIENCE),
+        ErrorKind::WouldBlock => no_answer(dir, PATIENCE),
         _ => unreachable(dir, &path, &error),
     })
-}
-
-/// Connects. A switch that accepts no connections lets them wait in a queue; when that is full, connect blocks, too.
-fn connect_within(patience: Duration, path: &Path) -> std::io::Result<UnixStream> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
-    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
-    Ok(socket.into())
 }
 
 /// Why `path`, a socket of the switch in `dir`, gives no answer.
@@ -144,23 +133,9 @@ fn exchange(
     }
 }
 
-fn is_late(error: &std::io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
-}
-
-fn no_answer(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
-    let (shown, owner) = (dir.display(), owner(dir));
-    let message = match owner {
-        _ if !is_late(error) => format!("the switch in {shown} gave no answer: {error}"),
-        Some(pid) if procfs::is_stopped(pid) => {
-            let state = procfs::state_text(pid);
-            format!("the switch (process {pid}) does not answer: {state}; continue it: kill -CONT {pid}")
-        }
-        Some(pid) => {
-            let (seconds, state) = (patience.as_secs(), procfs::state_text(pid));
-            format!("the switch (process {pid}) did not answer within {seconds} s: {state}; see its log")
-        }
-        None => format!("the switch in {shown} did not answer within {} s; see its log", patience.as_secs()),
-    };
-    Fault::new(Kind::SwitchDown, message)
+fn unanswered(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
+    if is_late(error) {
+        return no_answer(dir, patience);
+    }
+    Fault::new(Kind::SwitchDown, format!("the switch in {} gave no answer: {error}", dir.display()))
 }

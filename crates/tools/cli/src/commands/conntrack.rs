@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -13,6 +12,7 @@ use serde::Serialize;
 use super::ask::ApiRequest;
 use super::flow::failed_client;
 use lasthop_api::rundir::datapath_socket;
+use lasthop_api::silence::is_vain;
 use lasthop_runtime::fault::Fault;
 
 /// `IPS_SRC_NAT`, `IPS_DST_NAT`, `IPS_ASSURED` of nf_conntrack.
@@ -122,7 +122,7 @@ impl ApiRequest {
     }
 
     fn netfilter(&self) -> Result<Client, ClientError> {
-        Client::connect_netfilter(&datapath_socket(Path::new(&self.dir)))
+        Client::connect_netfilter(&datapath_socket(&self.dir), is_vain)
     }
 
     fn connections(&self, which: Which) -> Result<Vec<Connection>, Fault> {

@@ -8,6 +8,7 @@ use clap::Subcommand;
 use lasthop_api::modules::FLOW;
 use lasthop_api::names;
 use lasthop_api::rundir::datapath_socket;
+use lasthop_api::silence::{PATIENCE, is_vain, no_answer};
 use lasthop_dpif::client::{Client, ClientError};
 use lasthop_dpif::family::{DatapathMessage, FlowMessage, VportKind, VportMessage};
 use lasthop_dpif::format;
@@ -144,7 +145,7 @@ impl From<ClientError> for Failure {
 }
 
 fn tables(dir: &Path, wanted: Option<&str>) -> Result<Vec<Table>, Failure> {
-    let mut client = Client::connect(&datapath_socket(dir))?;
+    let mut client = Client::connect_unless(&datapath_socket(dir), is_vain)?;
     let all = client.datapaths()?;
     let chosen = choose(all, wanted).map_err(Failure::NoDatapath)?;
     chosen.into_iter().map(|datapath| Ok(table(&mut client, datapath)?)).collect()
@@ -224,6 +225,7 @@ fn failed(dir: &Path, failure: Failure) -> Fault {
 /// Why the datapath socket did not answer.
 pub(super) fn failed_client(dir: &Path, error: ClientError) -> Fault {
     match error {
+        ClientError::Late => no_answer(dir, PATIENCE),
         ClientError::Io(error) => unreachable(dir, &datapath_socket(dir), &error),
         ClientError::HungUp => {
             Fault::new(Kind::SwitchDown, "the switch closed the connection without an answer; see its log")
@@ -246,7 +248,7 @@ pub(super) struct Joined {
 
 /// Makes the datapath and adds the ports if necessary.
 pub(super) fn join(dir: &Path, name: &str, ports: [String; 2]) -> Result<Joined, ClientError> {
-    let mut client = Client::connect(&datapath_socket(dir))?;
+    let mut client = Client::connect_unless(&datapath_socket(dir), is_vain)?;
     let datapath = datapath(&mut client, name)?;
     let [one, other] = [port(&mut client, datapath, &ports[0])?, port(&mut client, datapath, &ports[1])?];
     let all: Vec<_> = flows(datapath, one, other).chain(flows(datapath, other, one)).collect();
@@ -261,7 +263,7 @@ fn datapath(client: &mut Client, name: &str) -> Result<i32, ClientError> {
     }
     let (name, upcall_port_id) = (Some(name.to_owned()), Some(0));
     let wanted = DatapathMessage { name, upcall_port_id, ..DatapathMessage::default() };
-    Ok(client.datapath_put(&wanted, true)?.datapath)
+    Ok(client.datapath_add(&wanted)?.datapath)
 }
 
 fn port(client: &mut Client, datapath: i32, name: &str) -> Result<u32, ClientError> {

@@ -11,7 +11,7 @@ use super::client::ask;
 use crate::output::print;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
-    ConfigReport, ControlClient, PortFilter, PortStatusList, SwitchList, SwitchReport,
+    ConfigReport, ControlClient, PortFilter, PortStatus, PortStatusList, SwitchList, SwitchReport,
 };
 use lasthop_api::switches::{ControllerKind, SwitchName};
 use lasthop_doctor::remedy::addressed;
@@ -132,10 +132,10 @@ impl VhostUserSettings {
 }
 
 impl ApiRequest {
-    /// The vhost-user ports; empty without an answer.
-    fn guests(&self) -> Vec<ControlledVnic> {
+    /// The vhost-user ports; `None` without an answer.
+    fn guests(&self) -> Option<Vec<ControlledVnic>> {
         let filter = PortFilter { backend: Some(BackendKind::VhostUser) };
-        let list: Option<PortStatusList> = ask(&self.dir, "port.list", &filter).ok();
+        let list: PortStatusList = ask(&self.dir, "port.list", &filter).ok()?;
         let config: Option<ConfigReport> = ask(&self.dir, "config.show", &json!({})).ok();
         let is_for_outside = |name: &SwitchName| {
             let Some(config) = &config else { return true };
@@ -144,14 +144,12 @@ impl ApiRequest {
             }
             config.switches.iter().any(|switch| switch.name == *name && switch.has_outside_controller())
         };
-        let vnics = list.into_iter().flat_map(|list| list.ports);
-        vnics
-            .map(|vnic| ControlledVnic {
-                is_for_outside: is_for_outside(&vnic.settings.common.switch),
-                switch: vnic.settings.common.switch.to_string(),
-                name: vnic.name,
-            })
-            .collect()
+        let guest = |vnic: PortStatus| ControlledVnic {
+            is_for_outside: is_for_outside(&vnic.settings.common.switch),
+            switch: vnic.settings.common.switch.to_string(),
+            name: vnic.name,
+        };
+        Some(list.ports.into_iter().map(guest).collect())
     }
 
     /// The controllers of switches with an external one; `None` if there is no such switch, or no answer.
@@ -186,12 +184,11 @@ impl ApiRequest {
                 self.show(&Unit::new(units.as_deref()).uninstall()?, ovs::UnitChange::text)
             }
             OvsCommand::Status { ovs_rundir } => {
-                let status = Status::look(
-                    &self.dir,
-                    ovs_rundir.as_deref(),
-                    &self.guests(),
-                    self.control_clients().as_deref(),
-                );
+                // A switch that has not answered once is not asked again: each question takes time.
+                let guests = self.guests();
+                let clients = guests.as_ref().and_then(|_| self.control_clients());
+                let guests = guests.unwrap_or_default();
+                let status = Status::look(&self.dir, ovs_rundir.as_deref(), &guests, clients.as_deref());
                 self.show(&status, |status| addressed(&status.text(), &self.dir))?;
                 Ok(ExitCode::from(u8::from(!status.is_ok())))
             }

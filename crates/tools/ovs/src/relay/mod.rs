@@ -29,6 +29,7 @@ use log::{error, info, warn};
 
 use connection::End;
 use lasthop_api::rundir::control_socket;
+use lasthop_api::silence::connect_within;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::poller::{Interest, Poller};
 use lasthop_runtime::signals::Signals;
@@ -37,7 +38,7 @@ pub use vnics::Ask;
 use vnics::{Guests, Settings};
 use wanted_interface::Directories;
 
-/// Pause between two tries to reach the switch.
+/// Pause between two tries to reach the switch, and the longest one: ovs-vswitchd waits meanwhile.
 const LOOK: Duration = Duration::from_secs(1);
 /// Keeps the names of vnics over restarts, in the switch's directory: they live no longer than that.
 const RECORD: &str = "ovs-vnics.json";
@@ -178,7 +179,7 @@ impl Relay<'_> {
 
     /// Connects to the switch, if it is there.
     fn look(&mut self) {
-        let stream = UnixStream::connect(control_socket(self.dir)).ok();
+        let stream = connect_within(LOOK, &control_socket(self.dir)).ok();
         self.switch = stream.filter(|stream| {
             stream.set_nonblocking(true).is_ok() && self.poller.add(stream, SWITCH, Interest::READ).is_ok()
         });
