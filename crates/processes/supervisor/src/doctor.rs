@@ -65,7 +65,7 @@ impl Reports<'_> {
             up_ms: self.switch.process.up().map(|up| up.as_millis() as u64),
             restarts: self.switch.process.restarts(),
             last_end: self.switch.process.last_end(),
-            deaf: self.switch.deafness().map(|fault| fault.message),
+            deaf: self.switch.deafness(),
             module: settings.module.as_str().to_owned(),
             workers: settings.workers.0,
             cpus: settings.cpus.as_ref().map(ToString::to_string),

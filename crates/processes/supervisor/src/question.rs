@@ -80,6 +80,17 @@ pub(super) enum OrderPurpose {
     Streamed,
 }
 
+impl OrderPurpose {
+    /// Whether the order of a client changes something.
+    pub(super) fn is_change(&self) -> bool {
+        match self {
+            Self::Question(question, _) => matches!(question, Question::Flush(_)),
+            Self::Streamed => false,
+            _ => true,
+        }
+    }
+}
+
 /// A change that the switch has been told.
 #[derive(Debug)]
 pub(super) struct Changing {

@@ -204,17 +204,10 @@ impl SwitchProcess {
 
     /// Takes the clients that have waited too long, and why. Their orders may still be executed.
     pub(super) fn give_up_waiting(&mut self, now: Instant) -> Vec<(Caller, Fault)> {
+        let pid = self.pid();
         let late = self.waiting.values_mut().filter(|waiting| waiting.until <= now);
-        let callers: Vec<Caller> = late.filter_map(|waiting| waiting.caller.take()).collect();
-        let why = || {
-            let (seconds, pid) = (ANSWER_PATIENCE.as_secs(), self.pid());
-            let state = procfs::state_text(pid);
-            let why = format!(
-                "the switch process (process {pid}) did not answer within {seconds} s: {state}; see its log"
-            );
-            Fault::new(Kind::SwitchDown, why)
-        };
-        callers.into_iter().map(|caller| (caller, why())).collect()
+        let taken = late.filter_map(|waiting| Some((waiting.caller.take()?, waiting.what.is_change())));
+        taken.map(|(caller, is_change)| (caller, late_answer(pid, is_change))).collect()
     }
 
     /// When a client's wait ends, or the process has to be started or checked.
@@ -255,13 +248,13 @@ impl SwitchProcess {
     }
 
     /// The reason why it cannot be asked, if it does not answer.
-    pub(super) fn deafness(&self) -> Option<Fault> {
-        self.liveness.is_deaf().then(|| self.no_answer())
+    pub(super) fn deafness(&self) -> Option<String> {
+        self.liveness.is_deaf().then(|| self.process.silence_text())
     }
 
     /// The fault of a process that does not answer.
     pub(super) fn no_answer(&self) -> Fault {
-        Fault::new(Kind::SwitchDown, self.process.silence_text())
+        Fault::new(Kind::SwitchDown, self.process.silence_text() + &procfs::remedy(self.pid()))
     }
 
     /// Has the process, the supervisor and the successor use short slices, if they do not.
@@ -284,6 +277,22 @@ impl SwitchProcess {
     pub(super) fn pid(&self) -> u32 {
         self.process.pid().unwrap_or_default()
     }
+}
+
+/// The fault of process `pid` that has not answered an order. It is not withdrawn: the process reads it once it goes on.
+fn late_answer(pid: u32, is_change: bool) -> Fault {
+    let (seconds, state) = (ANSWER_PATIENCE.as_secs(), procfs::state_text(pid));
+    let remedy = Some(procfs::remedy(pid)).filter(|remedy| !remedy.is_empty());
+    let change = match (is_change, &remedy) {
+        (false, _) => "",
+        (true, Some(_)) => "; the change is made then",
+        (true, None) => "; the change may still be made",
+    };
+    let remedy = remedy.as_deref().unwrap_or("; see its log");
+    let why = format!(
+        "the switch process (process {pid}) did not answer within {seconds} s: {state}{remedy}{change}"
+    );
+    Fault::new(Kind::SwitchDown, why)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ fn begin_within<T: DeserializeOwned>(
 ) -> Result<(BufReader<UnixStream>, T), Fault> {
     let mut stream = BufReader::new(connect(dir)?);
     let line = exchange(dir, &mut stream, &rpc::write_call(method, params), patience)
-        .map_err(|error| unanswered(dir, &error, patience))?;
+        .map_err(|error| unanswered(dir, method, &error, patience))?;
     if line.is_empty() {
         return Err(Fault::new(
             Kind::SwitchDown,
@@ -133,9 +133,39 @@ fn exchange(
     }
 }
 
-fn unanswered(dir: &Path, error: &std::io::Error, patience: Duration) -> Fault {
-    if is_late(error) {
-        return no_answer(dir, patience);
+/// Why a request that was sent has no answer. The switch executes it once it goes on, though the client has gone.
+fn unanswered(dir: &Path, method: &str, error: &std::io::Error, patience: Duration) -> Fault {
+    if !is_late(error) {
+        return Fault::new(
+            Kind::SwitchDown,
+            format!("the switch in {} gave no answer: {error}", dir.display()),
+        );
     }
-    Fault::new(Kind::SwitchDown, format!("the switch in {} gave no answer: {error}", dir.display()))
+    let mut fault = no_answer(dir, patience);
+    let is_stopped = owner(dir).is_some_and(procfs::is_stopped);
+    fault.message += match (is_question(method), is_stopped) {
+        (true, _) => "",
+        // It refuses requests beyond its places for clients.
+        (false, true) => "; the change may be made then",
+        (false, false) => "; the change may still be made",
+    };
+    fault
+}
+
+/// Whether a request changes nothing.
+fn is_question(method: &str) -> bool {
+    let verb = method.rsplit('.').next().unwrap_or_default();
+    ["list", "show", "stats", "trace", "table", "version", "doctor", "explain", "capture", "profile"]
+        .contains(&verb)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_no_question() {
+        assert!(["stats", "port.list", "vnic.show", "sched.table"].into_iter().all(is_question));
+        assert!(!["port.add", "sched.set", "upgrade", "fdb.flush"].into_iter().any(is_question));
+    }
 }
