@@ -106,6 +106,9 @@ pub(crate) struct Finding {
     pub(crate) link: Link,
     pub(crate) text: String,
     pub(crate) remedy: Option<String>,
+    /// Nothing is wrong but that a guest is off, as guests may be.
+    #[serde(skip)]
+    pub(crate) is_absence: bool,
 }
 
 /// The verdict about links after a broken one.
@@ -117,20 +120,30 @@ pub(crate) struct Verdict {
     pub(crate) state: State,
     pub(crate) text: String,
     pub(crate) remedy: Option<String>,
+    is_absence: bool,
 }
 
 impl Verdict {
+    /// A verdict without a remedy.
+    pub(crate) fn of(state: State, text: impl Into<String>) -> Self {
+        Self { state, text: text.into(), remedy: None, is_absence: false }
+    }
+
+    pub(crate) fn with(self, remedy: impl Into<String>) -> Self {
+        Self { remedy: Some(remedy.into()), ..self }
+    }
+
     pub(crate) fn ok(text: impl Into<String>) -> Self {
-        Self { state: State::Ok, text: text.into(), remedy: None }
+        Self::of(State::Ok, text)
     }
 
     /// Nothing is wrong, and something could be better.
     pub(crate) fn hint(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Ok, text: text.into(), remedy: Some(remedy.into()) }
+        Self::ok(text).with(remedy)
     }
 
     pub(crate) fn unknown(text: impl Into<String>) -> Self {
-        Self { state: State::Unknown, text: text.into(), remedy: None }
+        Self::of(State::Unknown, text)
     }
 
     /// The verdict about a link after a broken one.
@@ -139,16 +152,21 @@ impl Verdict {
     }
 
     pub(crate) fn broken(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::NotOk, text: text.into(), remedy: Some(remedy.into()) }
+        Self::of(State::NotOk, text).with(remedy)
+    }
+
+    /// The verdict that a guest is off.
+    pub(crate) fn absent(text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { is_absence: true, ..Self::broken(text, remedy) }
     }
 
     pub(crate) fn warning(text: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { state: State::Warning, text: text.into(), remedy: Some(remedy.into()) }
+        Self::of(State::Warning, text).with(remedy)
     }
 
     pub(crate) fn about(self, vnic: Option<&str>, link: Link) -> Finding {
-        let Self { state, text, remedy } = self;
-        Finding { state, vnic: vnic.map(str::to_owned), link, text, remedy }
+        let Self { state, text, remedy, is_absence } = self;
+        Finding { state, vnic: vnic.map(str::to_owned), link, text, remedy, is_absence }
     }
 }
 

@@ -133,11 +133,11 @@ fn diagnose(
 }
 
 impl Diagnosis {
-    /// Broken links first, then warnings; each in the order of the chain.
+    /// Broken links first, then vnics without a guest, then warnings; each in the order of the chain.
     fn complaints(&self) -> Vec<&Finding> {
         let mut complaints: Vec<&Finding> =
             self.findings.iter().filter(|finding| finding.state < State::Unknown).collect();
-        complaints.sort_by_key(|finding| finding.state);
+        complaints.sort_by_key(|finding| (finding.state, finding.is_absence));
         complaints
     }
 

@@ -8,6 +8,10 @@ use lasthop_api::readable::count;
 const CHAINS_MAX: usize = 4;
 /// Number of complaints that are shown with their remedies.
 const COMPLAINTS_MAX: usize = 10;
+/// Number of vnics without a guest that have a complaint each; more have one together.
+const ABSENT_MAX: usize = 3;
+/// Number of their names that are shown.
+const NAMES_MAX: usize = 5;
 
 pub(super) fn text(diagnosis: &Diagnosis) -> String {
     let chains: Vec<&[Finding]> = chains(diagnosis).collect();
@@ -16,13 +20,21 @@ pub(super) fn text(diagnosis: &Diagnosis) -> String {
     let is_sound = |finding: &&Finding| finding.vnic.is_none() && finding.state == State::Ok;
     diagnosis.findings.iter().filter(is_sound).for_each(|finding| text.push_str(&line(finding)));
     let is_long = chains.len() <= CHAINS_MAX;
-    let is_drawn =
-        |links: &&&[Finding]| is_long || links.iter().any(|finding| finding.state < State::Unknown);
-    let drawn: Vec<String> = chains.iter().filter(is_drawn).map(|links| chain(links, is_long)).collect();
-    drawn.iter().for_each(|chain| text.push_str(chain));
-    if drawn.len() < chains.len() {
-        let quiet: Vec<&[Finding]> = chains.iter().filter(|links| !is_drawn(links)).copied().collect();
-        text.push_str(&format!("{} without complaint\n", subjects(diagnosis, &quiet)));
+    let is_joined = absent(&diagnosis.complaints()).len() > ABSENT_MAX;
+    let is_drawn = |links: &&&[Finding]| {
+        let is_told =
+            |finding: &Finding| finding.state < State::Unknown && !(is_joined && finding.is_absence);
+        is_long || links.iter().any(is_told)
+    };
+    let (drawn, others): (Vec<&[Finding]>, Vec<&[Finding]>) =
+        chains.iter().copied().partition(|links| is_drawn(&links));
+    drawn.iter().for_each(|links| text.push_str(&chain(links, is_long)));
+    let (absent, quiet): (Vec<&[Finding]>, Vec<&[Finding]>) =
+        others.into_iter().partition(|links| links.iter().any(|finding| finding.is_absence));
+    for (chains, state) in [(absent, "a guest"), (quiet, "complaint")] {
+        if !chains.is_empty() {
+            text.push_str(&format!("{} without {state}\n", subjects(diagnosis, &chains)));
+        }
     }
     text
 }
@@ -70,11 +82,38 @@ fn head(diagnosis: &Diagnosis, subjects: &str) -> String {
     if complaints.is_empty() {
         return format!("ok: nothing is wrong with {subjects}\n\n");
     }
-    let mut text: String = complaints.iter().take(COMPLAINTS_MAX).map(|finding| complaint(finding)).collect();
-    if let Some(more) = complaints.len().checked_sub(COMPLAINTS_MAX).filter(|more| *more > 0) {
+    let absent = absent(&complaints);
+    let is_joined = |finding: &&&Finding| finding.is_absence && absent.len() > ABSENT_MAX;
+    let joined = complaints.iter().position(|finding| is_joined(&finding));
+    let singles = complaints.iter().filter(|finding| !is_joined(finding)).map(|finding| complaint(finding));
+    let mut told: Vec<String> = singles.collect();
+    if let Some(at) = joined {
+        told.insert(at, complaint_of_absent(&absent));
+    }
+    let mut text = told.iter().take(COMPLAINTS_MAX).map(String::as_str).collect::<String>();
+    if let Some(more) = told.len().checked_sub(COMPLAINTS_MAX).filter(|more| *more > 0) {
         text.push_str(&format!("and {}: lasthop doctor NAME\n", count(more, "more complaint")));
     }
     text + "\n"
+}
+
+/// The complaints about vnics whose guest is off.
+fn absent<'a>(complaints: &[&'a Finding]) -> Vec<&'a Finding> {
+    complaints.iter().copied().filter(|finding| finding.is_absence).collect()
+}
+
+/// One complaint about all of them.
+fn complaint_of_absent(absent: &[&Finding]) -> String {
+    let names = absent.iter().filter_map(|finding| finding.vnic.as_deref()).take(NAMES_MAX);
+    let names = names.collect::<Vec<_>>().join(", ");
+    let more = match absent.len().saturating_sub(NAMES_MAX) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let text =
+        format!("{}: {} without a guest: {names}{more}\n", State::NotOk.name(), count(absent.len(), "vnic"));
+    let remedy = absent.first().and_then(|finding| finding.remedy.as_ref());
+    text + &remedy.map(|remedy| format!("  remedy: for one of them: {remedy}\n")).unwrap_or_default()
 }
 
 fn complaint(finding: &Finding) -> String {
@@ -177,6 +216,29 @@ mod tests {
             text.ends_with("  ok       switch       runs\n  ok       device       eth1: is up\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn guests_that_are_off_do_not_hide_faults() {
+        let mut findings = Vec::new();
+        for number in 0..500 {
+            let (name, peer) = (format!("v{number}"), Verdict::absent("no guest", "start it"));
+            let peer = if number < 498 { peer } else { Verdict::broken("a fault", "mend it") };
+            findings.push(peer.about(Some(&name), Link::Peer));
+        }
+        findings.push(Verdict::warning("near a limit", "raise it").about(None, Link::Host));
+        let expected = "not ok: v498 peer: a fault\n  remedy: mend it\n\
+                        not ok: v499 peer: a fault\n  remedy: mend it\n\
+                        not ok: 498 vnics without a guest: v0, v1, v2, v3, v4 and 493 more\n  \
+                        remedy: for one of them: start it\n\
+                        warning: host: near a limit\n  remedy: raise it\n\n\
+                        v498: peer NOT OK\nv499: peer NOT OK\n498 vnics without a guest\n";
+        let told = Diagnosis { ok: false, findings, facts: None };
+        assert_eq!(text(&told), expected);
+        let few: Vec<Finding> = told.findings.into_iter().skip(496).collect();
+        let told = text(&Diagnosis { ok: false, findings: few, facts: None });
+        assert!(told.starts_with("not ok: v498 peer: a fault\n"), "{told}");
+        assert!(told.contains("not ok: v496 peer: no guest\n  remedy: start it\n"), "{told}");
     }
 
     #[test]

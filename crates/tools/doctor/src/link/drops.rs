@@ -188,7 +188,7 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         let state = if loss.is_going_on { State::NotOk } else { State::Warning };
         let since = if loss.is_going_on { "now".to_owned() } else { "earlier".to_owned() };
         let text = format!("{} ({since}); {summary}", loss.text);
-        return Verdict { state, text, remedy: Some(loss.remedy.to_owned()) };
+        return Verdict::of(state, text).with(loss.remedy);
     }
     let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key("no_destination");
     if is_alone {

@@ -102,12 +102,14 @@ fn nobody_listens(case: &Case<'_>) -> Verdict {
             format!("the switch may not connect to {path}: permission denied"),
             "give the switch's user write permission to the socket and its directory",
         ),
-        _ => Verdict::broken(
-            format!(
+        _ => {
+            let text = format!(
                 "no program listens at {path}: there is no such socket, the VMM is not running or uses another path{other}"
-            ),
-            format!("lasthop port show {name} --qemu prints the VMM's options; or use mode=listen"),
-        ),
+            );
+            let remedy =
+                format!("lasthop port show {name} --qemu prints the VMM's options; or use mode=listen");
+            if other.is_empty() { Verdict::absent(text, remedy) } else { Verdict::broken(text, remedy) }
+        }
     }
 }
 
@@ -131,7 +133,7 @@ fn nobody_came(case: &Case<'_>) -> Verdict {
     }
     let left = case.now.connection.last_end.as_ref();
     let left = left.map(|end| format!("; the last one left {} ago", time(end.ago_ms))).unwrap_or_default();
-    Verdict::broken(format!("no guest is connected to {shown}{left}"), start)
+    Verdict::absent(format!("no guest is connected to {shown}{left}"), start)
 }
 
 /// The finding that a process names this socket, and is not connected.
