@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 
 use rustix::process::Signal;
 
-use crate::{ONE, TWO, controlled, diagnosed, first_lines, guest, has_all};
+use crate::{ONE, TWO, blames, controlled, first_lines, guest, has_all};
 use lasthop_rig::guests::{frame, receive, send};
 use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
 
@@ -87,7 +87,7 @@ fn a_switch_process_that_crashed_is_told() {
 #[test]
 fn a_switch_without_vnics_is_told() {
     let switch = Switch::start(&[]);
-    assert_eq!(diagnosed(&switch, &["no vnics", "port add"]).code, Some(1));
+    blames(&switch, &["no vnics", "port add"]);
 }
 
 /// The answer for monitoring systems: exit status and first line.

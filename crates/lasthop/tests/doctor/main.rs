@@ -34,35 +34,85 @@ fn diagnosed(switch: &Switch, words: &[&str]) -> Answer {
     found.unwrap_or_else(|_| panic!("{words:?} are not in the first three lines of:\n{last}"))
 }
 
-/// Runs the commands of the remedies, with placeholders filled in, and checks that none is refused.
+/// Runs the commands of the remedies, with placeholders filled in. None may be refused, and after one that changes something its
+/// complaint has to be gone.
 fn try_remedies(switch: &Switch, text: &str) {
-    let command = format!("lasthop --dir {} ", switch.dir().display());
-    for remedy in text.lines().filter_map(|line| line.trim().strip_prefix("remedy: ")) {
-        for rest in remedy.split(&command).skip(1) {
-            let is_over =
-                |word: &str| ["&&", "or", "prints", "tells", "for"].contains(&word) || word.starts_with('(');
-            let mut words = Vec::new();
-            for word in rest.split(' ').take_while(|word| !is_over(word)) {
-                let bare = word.trim_end_matches([';', ':', ',', ')']);
-                words.push(bare.replace("BYTES", "1400").replace("NAME", "spare"));
-                if bare != word {
-                    break;
-                }
-            }
+    try_remedies_during(switch, text, || {});
+}
+
+/// The same for complaints that end with the next packet.
+fn try_remedies_during(switch: &Switch, text: &str, mut traffic: impl FnMut()) {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut is_there = |complaint: &str| {
+        traffic();
+        let said = switch.ask(&["doctor"]).out;
+        said.lines().any(|line| essence(line) == essence(complaint))
+    };
+    let mut has_changed = false;
+    for pair in lines.windows(2) {
+        let Some(remedy) = pair[1].trim().strip_prefix("remedy: ") else { continue };
+        // The remedy of another complaint may have ended it.
+        if has_changed && !is_there(pair[0]) {
+            continue;
+        }
+        let commands = commands(switch, remedy);
+        for words in &commands {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             let answer = switch.ask(&words);
             assert_eq!(answer.code, Some(0), "{words:?} of \"{remedy}\": {}{}", answer.out, answer.err);
         }
+        if commands.iter().any(|words| ["add", "del", "set"].contains(&words[1].as_str())) {
+            has_changed = true;
+            eventually(&format!("an end of \"{}\"", pair[0]), || (!is_there(pair[0])).then_some(()));
+        }
     }
+}
+
+/// The words of the commands in a remedy for this switch.
+fn commands(switch: &Switch, remedy: &str) -> Vec<Vec<String>> {
+    let command = format!("lasthop --dir {} ", switch.dir().display());
+    let is_over =
+        |word: &str| ["&&", "or", "prints", "tells", "for"].contains(&word) || word.starts_with('(');
+    let of = |rest: &str| {
+        let mut words = Vec::new();
+        for word in rest.split(' ').take_while(|word| !is_over(word)) {
+            let bare = word.trim_end_matches([';', ':', ',', ')']);
+            words.push(bare.replace("NAME", "spare"));
+            if bare != word {
+                break;
+            }
+        }
+        words
+    };
+    remedy.split(&command).skip(1).map(of).collect()
+}
+
+/// A complaint without what differs each time: numbers behind the port's name, parentheses and counters.
+fn essence(line: &str) -> String {
+    let line = line.split(';').next().unwrap_or_default();
+    let (start, rest) = line.split_at(line.match_indices(": ").nth(1).map_or(0, |(at, _)| at));
+    let mut depth = 0_usize;
+    let is_lasting = |letter: &char| {
+        depth += usize::from(*letter == '(');
+        let is_inside = depth > 0;
+        depth -= usize::from(*letter == ')' && is_inside);
+        !is_inside && !letter.is_ascii_digit()
+    };
+    start.to_owned() + &rest.chars().filter(is_lasting).collect::<String>()
 }
 
 /// Checks for an error that the first three lines name.
 fn blames(switch: &Switch, words: &[&str]) {
+    try_remedies(switch, &blamed(switch, words));
+}
+
+/// Checks for an error that the first three lines name, and returns the text.
+fn blamed(switch: &Switch, words: &[&str]) -> String {
     let answer = diagnosed(switch, words);
     assert_eq!(answer.code, Some(1), "{}", answer.out);
     assert!(answer.out.starts_with("not ok: "), "{}", answer.out);
     assert!(first_lines(&answer.out).contains("remedy: "), "{}", answer.out);
-    try_remedies(switch, &answer.out);
+    answer.out
 }
 
 /// Waits for a line of the log with all words.

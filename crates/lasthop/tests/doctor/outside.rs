@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
-use crate::{ONE, blames, diagnosed, first_lines, guest, has_all};
+use crate::{ONE, blames, diagnosed, first_lines, guest, has_all, warns};
 use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::{Switch, lasthop, signal};
 
@@ -193,9 +193,18 @@ fn a_vmm_that_has_not_made_its_socket_is_told() {
 
 #[test]
 fn a_socket_file_that_was_removed_is_told() {
-    let switch = Switch::start(&["--vnic", "vm1"]);
+    let switch = Switch::start(&["--vnic", "vm1,vlan=7,mac=02:00:00:00:00:01,queues=2"]);
+    let settings = || switch.json(&["port", "show", "vm1"])["settings"].clone();
+    let before = settings();
+    for _ in 0..2 {
+        std::fs::remove_file(switch.path("vm1.sock")).expect("removed");
+        blames(&switch, &["vm1 socket", "is gone", "port add"]);
+        assert_eq!(settings(), before, "the same vnic again");
+    }
+    let _guest = guest(&switch, "vm1", ONE);
     std::fs::remove_file(switch.path("vm1.sock")).expect("removed");
-    blames(&switch, &["vm1 socket", "is gone", "port add"]);
+    warns(&switch, &["vm1 socket", "is gone", "its guest has to attach again"]);
+    assert_eq!(settings(), before, "the same vnic again");
 }
 
 #[test]

@@ -149,7 +149,7 @@ pub fn parse_keys(name: &Name, text: &str) -> Result<Map<String, Value>, Fault> 
 }
 
 /// A specification as on the command line: `NAME[,KEY=VALUE]...`, without keys with default values.
-pub(crate) fn command_text(spec: &PortSpec) -> String {
+pub fn command_text(spec: &PortSpec) -> String {
     text_of_keys(spec, &given_keys(spec))
 }
 

@@ -17,6 +17,9 @@ const OFFLOADS: &[(&str, &str)] = &[
     ("MRG_RXBUF", "each receive buffer has to hold the largest packet"),
 ];
 
+/// The MTU of a guest that is told none.
+const MTU_USUAL: u16 = 1500;
+
 /// Checks the features.
 pub(super) fn negotiation(case: &Case<'_>) -> Verdict {
     let Some(session) = &case.now.session else { return Verdict::not_reached() };
@@ -90,13 +93,7 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
         return mismatch;
     }
     if let Some(warning) = case.now.port.warnings.first() {
-        return Verdict::warning(
-            format!("MTU mismatch: {warning}"),
-            format!(
-                "lasthop port set {} mtu=BYTES, the same for all that talk to each other; and in their guests",
-                vnic.name
-            ),
-        );
+        return Verdict::warning(format!("MTU mismatch: {warning}"), one_mtu(case));
     }
     let mtu = match vnic.mtu {
         Some(mtu) => format!("up, MTU {mtu}"),
@@ -108,4 +105,37 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
         .as_ref()
         .is_some_and(|session| session.rings.iter().any(|ring| ring.running && ring.enabled));
     if passes { Verdict::ok(mtu) } else { Verdict::not_reached() }
+}
+
+/// The remedy for an MTU that is not the guest's, or not that of all others.
+fn one_mtu(case: &Case<'_>) -> String {
+    let (name, set) = (case.now.name(), case.now.common().mtu);
+    let told = case.now.counters.as_ref().and_then(|port| port.guest_mtu);
+    match (set, told) {
+        (Some(set), None) if !case.now.has("MTU") => format!(
+            "in the guest: ip link set eth0 mtu {set}; or QEMU: host_mtu={set} at -device, and start it again"
+        ),
+        (Some(set), Some(told)) if set != told => {
+            format!("lasthop port set {name} mtu={told}; or QEMU: host_mtu={set} at -device")
+        }
+        _ => match smallest_mtu(case) {
+            Some(mtu) => format!(
+                "lasthop port set {name} mtu={mtu} for its next guest, and in this one: ip link set eth0 mtu {mtu}; or a larger mtu= at the others"
+            ),
+            None => "the same mtu= for all ports that talk to each other, and in their guests".to_owned(),
+        },
+    }
+}
+
+/// The smallest MTU of the other ports of the switch.
+fn smallest_mtu(case: &Case<'_>) -> Option<u16> {
+    let (own, switch) = (case.now.name(), &case.now.common().switch);
+    let vnics = case.facts.vnics.iter().filter(|vnic| vnic.common().switch == *switch && vnic.name() != own);
+    let vnics = vnics.map(|vnic| {
+        let told = vnic.counters.as_ref().and_then(|port| port.guest_mtu);
+        told.or(vnic.common().mtu).unwrap_or(MTU_USUAL)
+    });
+    let ports = case.facts.ports.iter().filter(|port| port.settings.common.switch == *switch);
+    let ports = ports.filter_map(|port| u16::try_from(port.device.as_ref()?.mtu?).ok());
+    vnics.chain(ports).min()
 }

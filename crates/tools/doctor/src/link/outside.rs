@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use crate::finding::Verdict;
 use crate::processes::{Process, Role};
+use crate::remedy::quote;
 use lasthop_api::port::VnicMode;
+use lasthop_api::port::change::command_text;
 use lasthop_api::readable::time;
 use lasthop_api::report::HUNG_UP;
 use lasthop_api::rundir::control_socket;
@@ -17,7 +19,7 @@ const STILL_TRIES_MS: u64 = 10_000;
 
 /// Checks the file of the socket.
 pub(super) fn socket(case: &Case<'_>) -> Verdict {
-    let (name, socket) = (case.now.name(), case.now.socket());
+    let socket = case.now.socket();
     let path = socket.display();
     if connects(case) {
         let listens = if case.now.connection.attached_ms.is_some() { "listens" } else { "has to listen" };
@@ -27,7 +29,7 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
         Ok(meta) if meta.file_type().is_socket() => Verdict::ok(format!("{path}, where the switch listens")),
         Ok(_) => Verdict::broken(
             format!("\"{path}\" is no socket: another file replaced it"),
-            format!("remove it, then: {}", add_anew(name)),
+            format!("remove it, then: {}", add_anew(case)),
         ),
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
             Verdict::unknown(format!("{path}: {error}; look as the user who started the switch"))
@@ -36,11 +38,11 @@ pub(super) fn socket(case: &Case<'_>) -> Verdict {
             format!(
                 "the socket file \"{path}\" is gone ({error}): its guest stays attached, but the next one cannot attach"
             ),
-            add_anew(name),
+            format!("its guest has to attach again then: {}", add_anew(case)),
         ),
         Err(error) => Verdict::broken(
             format!("the socket file \"{path}\" is gone ({error}): another program removed it"),
-            add_anew(name),
+            add_anew(case),
         ),
     }
 }
@@ -49,8 +51,10 @@ fn connects(case: &Case<'_>) -> bool {
     case.now.port.attachment().is_some_and(|attachment| attachment.mode == VnicMode::Connect)
 }
 
-fn add_anew(name: &str) -> String {
-    format!("lasthop port del {name} && lasthop port add {name} (with the same options)")
+/// The commands that make the same vnic again.
+fn add_anew(case: &Case<'_>) -> String {
+    let spec = &case.now.port.settings;
+    format!("lasthop port del {} && lasthop port add {}", spec.name(), quote(&command_text(spec)))
 }
 
 /// Checks the connected process.
