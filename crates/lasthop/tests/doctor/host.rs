@@ -11,7 +11,7 @@ use rustix::process::Signal;
 
 use crate::{ONE, TWO, blames, controlled, first_lines, guest, has_all};
 use lasthop_rig::guests::{frame, receive, send};
-use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal};
+use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal, stop};
 
 fn doctor_in(dir: &Path) -> Answer {
     lasthop(&["--dir", dir.to_str().expect("text"), "doctor"])
@@ -88,6 +88,20 @@ fn a_switch_process_that_crashed_is_told() {
 fn a_switch_without_vnics_is_told() {
     let switch = Switch::start(&[]);
     blames(&switch, &["no vnics", "port add"]);
+}
+
+#[test]
+fn a_controller_process_that_is_stopped_is_told() {
+    let switch = Switch::start(&["--module", "flow", "--vnic", "vm1"]);
+    controlled(&switch);
+    // One that does not answer for long is replaced.
+    eventually("the stopped process", || {
+        let pid = switch.child_pid("controller-process")?;
+        stop(pid);
+        let said = switch.ask(&["doctor"]).out;
+        let words = ["not ok: controller", "is stopped (T)", &format!("continue it: kill -CONT {pid}")];
+        has_all(&first_lines(&said), &words).then_some(())
+    });
 }
 
 /// The answer for monitoring systems: exit status and first line.

@@ -5,6 +5,7 @@ mod guests;
 mod host;
 mod memory;
 mod outside;
+mod ports;
 mod rings;
 
 use lasthop_frontend::Guest;

@@ -109,6 +109,11 @@ impl Driver {
         }
     }
 
+    /// The reason why it cannot be asked, if it does not answer.
+    pub(super) fn deafness(&self) -> Option<String> {
+        (self.process.is_up() && self.liveness.is_deaf()).then(|| self.process.silence_text())
+    }
+
     /// Requests counters for a client that waits for them.
     pub(super) fn ask(&mut self, question: Question, caller: &Caller) {
         // One question at a time, so that none pile up if the process does not answer.

@@ -81,7 +81,12 @@ impl Reports<'_> {
 
     pub(super) fn driver_facts(&self) -> DriverFacts {
         let process = &self.driver.process;
-        DriverFacts { pid: process.pid(), restarts: process.restarts(), last_end: process.last_end() }
+        DriverFacts {
+            pid: process.pid(),
+            restarts: process.restarts(),
+            last_end: process.last_end(),
+            deaf: self.driver.deafness(),
+        }
     }
 
     /// The state of a port over a device, and the obstacle.

@@ -1,6 +1,6 @@
 //! Checks the controller process, which decides about packets without a flow.
 
-use super::finding::{Restarts, Verdict, YOUNG_MS};
+use super::finding::{Restarts, Verdict, YOUNG_MS, stopped};
 use lasthop_api::facts::{ControllerFacts, ExternalFacts};
 use lasthop_api::readable::{count, time};
 use lasthop_api::report::ControlClient;
@@ -15,11 +15,15 @@ pub(super) fn controller(before: Option<&ControllerFacts>, facts: &ControllerFac
         remedy: "see the log of lasthop run, and report it as a bug; installed flows stay in use meanwhile",
     };
     let Some((pid, up_ms)) = facts.pid.zip(facts.up_ms) else { return restarts.down() };
+    let effect = "packets of new flows are lost or late";
+    if let Some(stopped) = stopped("controller", pid, effect) {
+        return stopped;
+    }
     if !facts.has_answered {
         return Verdict::broken(
-            format!("the controller process {pid} does not answer: packets of new flows are lost or late"),
+            format!("the controller process {pid} does not answer: {effect}"),
             format!(
-                "check whether it is stopped or short of CPU; after kill {pid} another one starts and takes over its flows"
+                "check whether it is short of CPU; after kill {pid} another one starts and takes over its flows"
             ),
         );
     }

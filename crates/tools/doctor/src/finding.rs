@@ -3,6 +3,7 @@
 
 use lasthop_api::readable::{count, time};
 use lasthop_api::report::Ended;
+use lasthop_runtime::procfs;
 use serde::Serialize;
 
 /// The state of a link, the worst first.
@@ -168,6 +169,16 @@ impl Verdict {
         let Self { state, text, remedy, is_absence } = self;
         Finding { state, vnic: vnic.map(str::to_owned), link, text, remedy, is_absence }
     }
+}
+
+/// The finding that a process was stopped by a signal, and its effect.
+pub(super) fn stopped(process: &str, pid: u32, effect: &str) -> Option<Verdict> {
+    procfs::is_stopped(pid).then(|| {
+        Verdict::broken(
+            format!("the {process} process {pid} is stopped (T): {effect}"),
+            format!("continue it: kill -CONT {pid}"),
+        )
+    })
 }
 
 /// A process younger than this, after one that died, may die again.

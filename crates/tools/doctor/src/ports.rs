@@ -4,7 +4,7 @@ use lasthop_api::facts::Facts;
 use lasthop_api::report::{DeviceStatus, DriverFacts, DropCounts, PortStatus};
 use lasthop_device::Backend;
 
-use super::finding::{Finding, Link, Restarts, Verdict, YOUNG_MS};
+use super::finding::{Finding, Link, Restarts, Verdict, YOUNG_MS, stopped};
 use super::link::learning::duplicate;
 
 /// Losses of the driver process: name in the counters, meaning, remedy.
@@ -79,10 +79,19 @@ fn driver(driver: &DriverFacts) -> Verdict {
         last_end: driver.last_end.as_ref(),
         remedy: "see the log of lasthop run; report it as a bug; if a device causes it, remove its port (lasthop port del)",
     };
-    match driver.pid {
-        None => restarts.down(),
-        Some(_) if restarts.last_end.is_some_and(|end| end.ago_ms < YOUNG_MS) => restarts.young("ended"),
-        Some(pid) => Verdict::ok(format!("process {pid}, {}", restarts.text())),
+    let Some(pid) = driver.pid else { return restarts.down() };
+    if let Some(stopped) = stopped("driver", pid, "no frame passes between devices and the switch") {
+        return stopped;
+    }
+    match &driver.deaf {
+        Some(why) => Verdict::broken(
+            why,
+            format!(
+                "the supervisor restarts one that hangs; if it lasts: kill {pid}, and another one starts"
+            ),
+        ),
+        None if restarts.last_end.is_some_and(|end| end.ago_ms < YOUNG_MS) => restarts.young("ended"),
+        None => Verdict::ok(format!("process {pid}, {}", restarts.text())),
     }
 }
 
@@ -195,6 +204,19 @@ mod tests {
         let states: Vec<State> =
             chain_of(&port("up", json!({"device_down": 3}))).iter().map(|finding| finding.state).collect();
         assert_eq!(states, [State::Ok; 3]);
+    }
+
+    #[test]
+    fn a_driver_process_that_does_not_answer_is_broken() {
+        let mut deaf = port("up", json!({}));
+        let facts = deaf.device.as_mut().map(|device| &mut device.driver).expect("a device");
+        facts.deaf =
+            Some("the driver process (process 7) does not answer: it waits for the kernel (D)".into());
+        let verdict = driver(facts);
+        assert!(
+            verdict.state == State::NotOk && verdict.text.ends_with("waits for the kernel (D)"),
+            "{verdict:?}"
+        );
     }
 
     #[test]

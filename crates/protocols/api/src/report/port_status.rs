@@ -140,6 +140,9 @@ pub struct DriverFacts {
     pub restarts: u64,
     /// The end of the last driver process.
     pub last_end: Option<Ended>,
+    /// Why it cannot be asked, if it does not answer; supervisors of before do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deaf: Option<String>,
 }
 
 /// Frames between a device and the switch.

@@ -232,7 +232,8 @@ fn backend_text(port: &PortStatus, device: &DeviceStatus) -> String {
 }
 
 fn driver_text(driver: &DriverFacts) -> String {
-    let now = driver.pid.map_or_else(|| "being started again".to_owned(), |pid| format!("process {pid}"));
+    let runs = driver.deaf.clone().or_else(|| driver.pid.map(|pid| format!("process {pid}")));
+    let now = runs.unwrap_or_else(|| "being started again".to_owned());
     let ends = driver.last_end.as_ref().map_or_else(String::new, |end| {
         let (count, seconds) = (driver.restarts, end.ago_ms / 1000);
         let times = if count == 1 { "time" } else { "times" };
