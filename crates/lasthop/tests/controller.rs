@@ -276,7 +276,7 @@ fn rules_deny_are_listed_and_can_be_written_to_a_file() {
         denied(&switch)
     });
     let doctor = switch.ask(&["doctor", "one"]).refused_with_output();
-    assert!(doctor.contains("every packet from the guest is denied by rules"), "{doctor}");
+    assert!(doctor.contains(": rules deny them (acl_denied); "), "{doctor}");
     assert!(switch.ask(&["acl", "list"]).ok().contains("silence  one   egress     deny    all"));
     let file = switch.dir().join("written.toml");
     std::fs::write(&file, switch.ask(&["config", "show"]).ok()).expect("written");

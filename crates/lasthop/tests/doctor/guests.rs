@@ -3,7 +3,8 @@
 use lasthop_frontend::{Guest, GuestOptions};
 use lasthop_vhost::features;
 
-use crate::{ONE, TWO, blames, diagnosed, guest, guest_with, send, warns};
+use crate::{ONE, TWO, blamed, blames, controlled, diagnosed, guest, guest_with, receive, send};
+use crate::{try_remedies_during, warns};
 use lasthop_rig::{Switch, eventually};
 
 /// Waits until the packet of vm1 is counted: a drop during the doctor's two samples is an error, an earlier one a warning.
@@ -59,7 +60,7 @@ fn a_guest_that_goes_on_with_another_address_is_broken() {
         })
     });
     assert_eq!(answer.code, Some(1), "{}", answer.out);
-    assert!(answer.out.contains("source_spoofed (now)"), "{}", answer.out);
+    assert!(answer.out.contains("is dropped (now): the guest sends from another address"), "{}", answer.out);
 }
 
 #[test]
@@ -151,4 +152,27 @@ fn a_guest_whose_only_neighbour_is_in_another_switch_is_told() {
     send(&mut one, [0xff; 6], ONE, 60);
     was_counted(&switch);
     warns(&switch, &["warning: vm1 drops", "no other port to talk to", "only vnic of its switch"]);
+}
+
+#[test]
+fn a_guest_all_of_whose_packets_are_dropped_is_not_well() {
+    let vnics = ["vm1,isolated=true", "vm2,isolated=true", "vm3"].map(|vnic| ["--vnic", vnic]);
+    let switch = Switch::start(&vnics.concat());
+    controlled(&switch);
+    let (mut one, mut two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    let mut three = guest(&switch, "vm3", [0x02, 0, 0, 0, 0, 3]);
+    send(&mut two, [0xff; 6], TWO, 60);
+    receive(&mut three);
+    eventually("the address", || {
+        let fdb = switch.json(&["fdb", "show"]);
+        fdb["entries"].as_array()?.iter().any(|entry| entry["port"] == "vm2").then_some(())
+    });
+    for _ in 0..20 {
+        send(&mut one, TWO, ONE, 60);
+    }
+    eventually("the drops", || (switch.port("vm1")["rx_drops"]["isolated"] == 20).then_some(()));
+    let words = ["vm1 drops", "every packet from the guest is dropped", "isolated", "isolated=false"];
+    let said = blamed(&switch, &words);
+    try_remedies_during(&switch, &said, || send(&mut one, TWO, ONE, 60));
+    receive(&mut two);
 }

@@ -1,4 +1,6 @@
-//! Ports over devices: their driver process.
+//! Ports over devices: their driver process, and frames that the switch drops.
+
+use std::net::UdpSocket;
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -42,4 +44,31 @@ fn a_driver_process_that_is_stopped_is_told() {
     assert!(switch.ask(&["port", "show", "host"]).ok().contains(&line));
     signal(pid, Signal::CONT);
     eventually("its health", || (switch.ask(&["doctor", "--switch"]).code == Some(0)).then_some(()));
+}
+
+#[test]
+fn a_port_all_of_whose_frames_are_dropped_is_not_well() {
+    if !may() {
+        return;
+    }
+    let (host, outside) = (Namespace::new(), Namespace::new());
+    host.wire("wire", &outside, "eth0");
+    outside.ip("addr add 192.0.2.9/24 dev eth0");
+    let switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--uplink", "wire,trunk=10"]);
+    until_up(&switch, "wire");
+    // Broadcasts without a tag, which its trunk has no VLAN for.
+    eventually("the drops", || {
+        outside.within(|| {
+            let socket = UdpSocket::bind("192.0.2.9:0").expect("bound");
+            socket.set_broadcast(true).expect("set");
+            socket.send_to(b"x", "192.0.2.255:9").expect("sent");
+        });
+        (switch.port("wire")["rx_drops"]["vlan_untagged"].as_u64() >= Some(12)).then_some(())
+    });
+    let said = switch.ask(&["doctor", "wire"]).refused_with_output();
+    assert!(said.starts_with("not ok: wire drops: every frame from the device is dropped ("), "{said}");
+    assert!(
+        said.contains("vlan_untagged") && said.contains("remedy: ") && said.contains("native="),
+        "{said}"
+    );
 }

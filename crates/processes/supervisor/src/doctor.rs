@@ -75,11 +75,15 @@ impl Reports<'_> {
         }
     }
 
-    /// Ports over devices and taps, without their counters in the switch.
+    /// Ports over devices and taps, without features and rings.
     fn device_ports(&self, inside: Option<&Inspection>) -> Vec<PortStatus> {
         let mut all = self.list_ports(PortFilter::default(), &stats_of(inside)).ports;
         all.retain(|port| port.device.is_some());
-        all.iter_mut().filter_map(|port| port.device.as_mut()).for_each(|device| device.inside = None);
+        for port in &mut all {
+            port.features.clear();
+            let inside = port.device.as_mut().and_then(|device| device.inside.as_mut());
+            inside.into_iter().for_each(|inside| *inside = bare(inside));
+        }
         all
     }
 
@@ -92,16 +96,11 @@ impl Reports<'_> {
         let vnics = self.ports.all.values().filter(|port| port.device().is_none());
         let facts = vnics.map(|port| {
             let name = port.spec.name().as_str();
-            // The session's own report has more.
-            let bare = |counted: &PortReport| PortReport {
-                features: Vec::new(),
-                rings: Vec::new(),
-                ..counted.clone()
-            };
             let mut status = self.describe(port, &warnings);
             status.features.clear();
             status.guest.iter_mut().for_each(|guest| guest.rings.clear());
             let session = sessions.get(name).map(|session| (*session).clone());
+            // The session's own report has more.
             let counters = warnings.inside(port).map(bare);
             let switch = self.switches.all.iter().find(|switch| switch.name == port.spec.common.switch);
             let module = switch.map(|switch| switch.module.as_str().to_owned()).unwrap_or_default();
@@ -109,6 +108,11 @@ impl Reports<'_> {
         });
         facts.collect()
     }
+}
+
+/// Counters without features and rings.
+fn bare(counted: &PortReport) -> PortReport {
+    PortReport { features: Vec::new(), rings: Vec::new(), ..counted.clone() }
 }
 
 fn stats_of(inside: Option<&Inspection>) -> StatsReport {

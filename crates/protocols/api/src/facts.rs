@@ -23,7 +23,7 @@ pub struct Facts {
     pub external: Option<ExternalFacts>,
     /// One entry for each vhost-user port.
     pub vnics: Vec<VnicFacts>,
-    /// Ports over devices and taps, without their counters in the switch.
+    /// Ports over devices and taps; supervisors of before leave their counters in the switch out.
     #[serde(default)]
     pub ports: Vec<PortStatus>,
     /// The forwarding tables.

@@ -6,6 +6,7 @@ use lasthop_device::Backend;
 
 use super::finding::{Finding, Link, Restarts, Verdict, YOUNG_MS, stopped};
 use super::link::learning::duplicate;
+use super::link::starved::Starved;
 
 /// Losses of the driver process: name in the counters, meaning, remedy.
 const LOSSES: &[(&str, &str, &str)] = &[
@@ -67,7 +68,7 @@ pub(super) fn chain(
         Some((Link::Driver, driver(&now.driver))),
         Some((Link::Device, device(port, now))),
         shared.map(|verdict| (Link::Learning, verdict)),
-        Some((Link::Drops, drops(before, now, is_of_switch))),
+        Some((Link::Drops, drops(&port.name, before, now, is_of_switch))),
     ];
     links.into_iter().flatten().map(|(link, verdict)| verdict.about(Some(&port.name), link)).collect()
 }
@@ -137,13 +138,18 @@ fn device(port: &PortStatus, now: &DeviceStatus) -> Verdict {
     }
 }
 
-fn drops(before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verdict {
+fn drops(name: &str, before: &DeviceStatus, port: &DeviceStatus, is_of_switch: bool) -> Verdict {
     let (earlier, counters) = (&before.counters, &port.counters);
     if !counters.conserved {
         return Verdict::warning(
             "frames are not accounted for",
             "report this as a bug, with lasthop port show --json",
         );
+    }
+    let starved = port.inside.as_ref().and_then(|inside| Starved::of(before.inside.as_ref(), inside));
+    if let Some(starved) = starved.filter(|starved| !is_of_switch && starved.matters_from_device()) {
+        let (cause, remedy) = starved.of_device(name);
+        return Verdict::broken(starved.text("frame from the device", &cause), remedy);
     }
     let missed = ("frames were lost before the driver process took them", MISSED_REMEDY);
     let missed = (missed.0, missed.1, earlier.missed, counters.missed);
@@ -173,6 +179,7 @@ mod tests {
 
     use super::*;
     use crate::finding::State;
+    use lasthop_api::report::PortReport;
 
     fn port(state: &str, drops: serde_json::Value) -> PortStatus {
         let flow = json!({"frames": 0, "bytes": 0});
@@ -192,7 +199,7 @@ mod tests {
 
     fn lost(before: &PortStatus, port: &PortStatus, is_of_switch: bool) -> Verdict {
         let device = |port: &PortStatus| port.device.clone().expect("a device");
-        drops(&device(before), &device(port), is_of_switch)
+        drops("wan", &device(before), &device(port), is_of_switch)
     }
 
     fn chain_of(port: &PortStatus) -> Vec<Finding> {
@@ -246,6 +253,28 @@ mod tests {
             );
             let verdict = lost(&one, &three, true);
             assert!(verdict.state == State::Warning && verdict.text.contains("(3 lost, now)"), "{verdict:?}");
+        }
+    }
+
+    #[test]
+    fn frames_that_the_switch_drops_are_told_unless_that_is_usual() {
+        let with = |reason: &str, count: u64| {
+            let mut port = port("up", json!({}));
+            let rx_drops = [(reason.to_owned(), count)].into();
+            let inside = PortReport { rx_packets: count, rx_drops, ..PortReport::default() };
+            port.device.as_mut().expect("a device").inside = Some(inside);
+            port
+        };
+        let starved = with("vlan_not_carried", 40);
+        let verdict = lost(&starved, &starved, false);
+        assert!(
+            verdict.state == State::NotOk && verdict.text.starts_with("every frame from the device"),
+            "{verdict:?}"
+        );
+        assert!(verdict.remedy.is_some_and(|remedy| remedy.contains("trunk=")));
+        assert_eq!(lost(&starved, &starved, true).state, State::Ok, "a matter of its settings");
+        for quiet in [with("vlan_not_carried", 3), with("port_down", 40), with("flow_drop", 1)] {
+            assert_eq!(lost(&quiet, &quiet, false).state, State::Ok);
         }
     }
 

@@ -5,13 +5,17 @@ use lasthop_api::readable::time;
 use lasthop_api::report::{DropCounts, PortReport};
 
 use super::Case;
+use super::starved::{Starved, at};
+
+/// The reason of packets from a guest that is alone.
+const NO_DESTINATION: &str = "no_destination";
 
 /// The remedy for a guest that uses an address that is not its port's.
 const OWN_ADDRESSES: &str = "give the guest one of these addresses, or add the guest's address to the port: addresses= (with dhcp there: have the guest renew its lease); a link-local \
                              IPv6 address that is not made of mac= belongs there, too (in the guest: ip -6 address show scope link)";
 
 /// Losses that indicate a fault at this vnic: name in the counters, meaning, remedy.
-const FROM_GUEST: &[(&str, &str, &str)] = &[
+pub(super) const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "vlan_tagged",
         "VLAN mismatch: the guest sends tagged frames, and its vnic takes untagged ones only",
@@ -120,22 +124,22 @@ const FROM_GUEST: &[(&str, &str, &str)] = &[
     (
         "frag_overlap",
         "the guest sends fragments that overlap, as attacks on filters do (frag_overlap)",
-        "lasthop capture VNIC shows them; take the guest off the network if it is not yours",
+        "lasthop capture PORT shows them; take the guest off the network if it is not yours",
     ),
     (
         "frag_small",
         "the guest sends fragments that are shorter than links make them (frag_small)",
-        "lasthop capture VNIC shows them; raise the guest's MTU to 576 (IPv4) or 1280 (IPv6) at least",
+        "lasthop capture PORT shows them; raise the guest's MTU to 576 (IPv4) or 1280 (IPv6) at least",
     ),
     (
         "frag_large",
         "the guest sends fragments of packets longer than 64 KiB (frag_large)",
-        "lasthop capture VNIC shows them",
+        "lasthop capture PORT shows them",
     ),
     (
         "frag_malformed",
         "the guest sends fragments whose lengths are wrong (frag_malformed)",
-        "lasthop capture VNIC shows them",
+        "lasthop capture PORT shows them",
     ),
 ];
 const TO_GUEST: &[(&str, &str, &str)] = &[
@@ -188,9 +192,9 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
         let state = if loss.is_going_on { State::NotOk } else { State::Warning };
         let since = if loss.is_going_on { "now".to_owned() } else { "earlier".to_owned() };
         let text = format!("{} ({since}); {summary}", loss.text);
-        return Verdict::of(state, text).with(loss.remedy);
+        return Verdict::of(state, text).with(at(loss.remedy, case.now.name()));
     }
-    let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key("no_destination");
+    let is_alone = case.neighbours().next().is_none() && port.rx_drops.contains_key(NO_DESTINATION);
     if is_alone {
         return Verdict::warning(
             format!("there is no other port to talk to: this is the only vnic of its switch; {summary}"),
@@ -200,48 +204,25 @@ pub(super) fn drops(case: &Case<'_>, is_whole: bool) -> Verdict {
     Verdict::ok(summary)
 }
 
-/// Same as [`starved`], only between the two reads.
+/// Same as [`starved`], only for packets that the control plane or an operator drops between the two reads.
 pub(super) fn starved_now(case: &Case<'_>) -> Option<Verdict> {
-    let is_sending = case.now.counters.as_ref()?.rx_packets > case.before.counters.as_ref()?.rx_packets;
-    starved(case).filter(|_| is_sending)
+    let port = case.now.counters.as_ref()?;
+    let starved = Starved::of(case.before.counters.as_ref(), port)?;
+    starved.is_decided_now().then(|| judged(case, port, &starved))
 }
 
-/// All packets from the guest are dropped for lack of a flow, by a flow or by rules: since the first read or, if none
-/// came since then, since the counters began.
+/// All packets from the guest are dropped. A guest that is alone in its switch has a complaint of its own.
 fn starved(case: &Case<'_>) -> Option<Verdict> {
-    let now = case.now.counters.as_ref()?;
-    let of = |port: &PortReport, name: &str| port.rx_drops.get(name).copied().unwrap_or(0);
-    let before = case.before.counters.as_ref().filter(|before| before.rx_packets < now.rx_packets);
-    let since = |name: &str| of(now, name) - before.map_or(0, |before| of(before, name)).min(of(now, name));
-    let packets = now.rx_packets - before.map_or(0, |before| before.rx_packets);
-    let (no_flow, flow_drop) = (since("no_flow"), since("flow_drop"));
-    let denied = since("acl_denied") + since("acl_invalid");
-    // Some packets may be in flight, also to the controller.
-    if packets == 0 || no_flow + flow_drop + denied < packets {
-        return None;
-    }
-    let when = if before.is_some() { "now" } else { "since the counters began" };
-    let summary = summary(now, case.facts.switch.up_ms);
-    if no_flow > 0 {
-        let why = "no flow matches them, and no controller makes one";
-        let text = format!("every packet from the guest is dropped ({when}): {why} (no_flow); {summary}");
-        return Some(Verdict::broken(
-            text,
-            "lasthop ovs status names the controller; lasthop flow show lists the flows",
-        ));
-    }
-    if denied > 0 {
-        let text = format!("every packet from the guest is denied by rules ({when}, acl_denied); {summary}");
-        return Some(Verdict::broken(
-            text,
-            "lasthop acl list shows the rules of all ports, sender and receiver",
-        ));
-    }
-    let text = format!("every packet from the guest is dropped by a flow ({when}, flow_drop); {summary}");
-    Some(Verdict::broken(
-        text,
-        "lasthop flow show lists the flows; with Open vSwitch: ovs-ofctl dump-flows BRIDGE",
-    ))
+    let port = case.now.counters.as_ref()?;
+    let starved = Starved::of(case.before.counters.as_ref(), port)?;
+    (starved.reason != NO_DESTINATION || case.neighbours().next().is_some())
+        .then(|| judged(case, port, &starved))
+}
+
+fn judged(case: &Case<'_>, port: &PortReport, starved: &Starved) -> Verdict {
+    let (cause, remedy) = starved.of_guest(case.now.name());
+    let summary = summary(port, case.facts.switch.up_ms);
+    Verdict::broken(format!("{}; {summary}", starved.text("packet from the guest", &cause)), remedy)
 }
 
 /// Packets that are missing in the counters.

@@ -6,6 +6,7 @@ pub(super) mod learning;
 mod memory;
 mod outside;
 mod rings;
+pub(super) mod starved;
 mod vlans;
 
 use std::collections::HashSet;
