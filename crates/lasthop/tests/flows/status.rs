@@ -19,6 +19,38 @@ fn a_forgotten_external_controller_is_told_and_its_remedy_works() {
     assert!(said.contains("one, two can be ports"), "{said}");
 }
 
+#[test]
+fn vnics_of_all_switches_of_module_flow_are_told_and_no_others() {
+    let switches = ["--module", "flow", "--switch", "bridged,module=bridge", "--switch", "third,module=flow"];
+    let vnics = ["b1,switch=bridged", "vm1", "vm2", "vm3,switch=third"].map(|vnic| ["--vnic", vnic]).concat();
+    let switch = Switch::start(&[&switches[..], &vnics].concat());
+    let said = switch.ask(&["ovs", "status"]).out;
+    let line = said.lines().find(|line| line.contains(" vnics ")).expect("a line of vnics");
+    assert!(line.contains("vm1, vm2 on switch \"default\", vm3 on switch \"third\", whose"), "{said}");
+    assert!(!line.contains("b1"), "{said}");
+    let commands: Vec<&str> = line.split("lasthop --dir ").skip(1).collect();
+    assert_eq!(commands.len(), 2, "{said}");
+    for command in commands {
+        let words: Vec<&str> =
+            command.split(' ').skip(1).take(4).map(|word| word.trim_matches(',')).collect();
+        switch.ask(&words).ok();
+    }
+    let said = switch.ask(&["ovs", "status"]).out;
+    assert!(said.contains("vm1, vm2, vm3 can be ports"), "{said}");
+}
+
+#[test]
+fn vnics_of_a_bridge_alone_are_told_with_a_remedy_that_works() {
+    let switch = Switch::start(&["--module", "bridge", "--vnic", "b1"]);
+    let said = switch.ask(&["ovs", "status"]).out;
+    let line = said.lines().find(|line| line.contains(" vnics ")).expect("a line of vnics");
+    assert!(line.starts_with("missing") && line.contains("b1 on switch \"default\""), "{said}");
+    let (_, remedy) = line.split_once("lasthop --dir ").expect("a remedy, for this switch");
+    switch.ask(&remedy.split(' ').skip(1).collect::<Vec<_>>()).ok();
+    let said = switch.ask(&["ovs", "status"]).out;
+    assert!(said.contains("b1 can be ports"), "{said}");
+}
+
 /// A process with the name of Open vSwitch's daemon, in a network and a mount namespace of its own.
 struct FakeDaemon(Child);
 

@@ -1,5 +1,6 @@
 //! `lasthop ovs status`: the parts that Open vSwitch needs, and which of them are missing.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use lasthop_dpif::client::{Client, ClientError};
@@ -35,6 +36,8 @@ pub struct ControlledVnic {
     pub name: String,
     /// The name of its switch.
     pub switch: String,
+    /// Whether that has the module flow, so that Open vSwitch can control it.
+    pub is_of_flow: bool,
     /// Whether Open vSwitch may use its ports.
     pub is_for_outside: bool,
 }
@@ -159,18 +162,27 @@ fn controller(clients: &[ControlClient], socket: &Path, dir: &Path) -> Check {
 fn vnics(guests: &[ControlledVnic], dir: &Path) -> Option<Result<String, String>> {
     let ours: Vec<&str> =
         guests.iter().filter(|guest| guest.is_for_outside).map(|guest| guest.name.as_str()).collect();
-    let first = guests.first()?;
+    guests.first()?;
     if !ours.is_empty() {
         return Some(Ok(format!("{} can be ports of its bridges", ours.join(", "))));
     }
-    let names: Vec<&str> =
-        guests.iter().filter(|guest| guest.switch == first.switch).map(|guest| guest.name.as_str()).collect();
+    let is_any_of_flow = guests.iter().any(|guest| guest.is_of_flow);
+    let mut switches: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for guest in guests.iter().filter(|guest| guest.is_of_flow || !is_any_of_flow) {
+        switches.entry(&guest.switch).or_default().push(&guest.name);
+    }
+    let named: Vec<String> = switches
+        .iter()
+        .map(|(switch, names)| format!("{} on switch \"{switch}\"", names.join(", ")))
+        .collect();
+    let keys = if is_any_of_flow { "controller=external" } else { "module=flow,controller=external" };
+    let command = |switch: &&str| format!("lasthop{} switch set {switch} {keys}", option(dir));
+    let commands: Vec<String> = switches.keys().map(command).collect();
+    let why = if is_any_of_flow { "whose controller is not external" } else { "which has no controller" };
     Some(Err(format!(
-        "{} on switch \"{switch}\", whose controller is not external: Open vSwitch cannot have them; lasthop{option} switch set {switch} \
-         controller=external",
-        names.join(", "),
-        switch = first.switch,
-        option = option(dir)
+        "{}, {why}: Open vSwitch cannot have them; {}",
+        named.join(", "),
+        commands.join(", or ")
     )))
 }
 
@@ -238,11 +250,13 @@ mod tests {
 
     #[test]
     fn vnics_that_open_vswitch_cannot_have_are_told_with_the_remedy() {
-        let guest = |name: &str, is_for_outside| ControlledVnic {
+        let guest_of = |name: &str, switch: &str, is_of_flow, is_for_outside| ControlledVnic {
             name: name.into(),
-            switch: "default".into(),
+            switch: switch.into(),
+            is_of_flow,
             is_for_outside,
         };
+        let guest = |name: &str, is_for_outside| guest_of(name, "default", true, is_for_outside);
         let look = |guests: &[ControlledVnic]| vnics(guests, Path::new("/run/lasthop"));
         assert_eq!(look(&[]), None);
         let forgotten =
@@ -254,6 +268,20 @@ mod tests {
                 .expect("vnics")
                 .is_ok_and(|text| text.starts_with("vm2 can"))
         );
+        let bridged = guest_of("b1", "two", false, false);
+        let others = [guest("vm1", false), guest_of("vm3", "six", true, false)];
+        let forgotten = look(&[std::slice::from_ref(&bridged), &others[..]].concat())
+            .expect("vnics")
+            .expect_err("no port");
+        assert!(
+            forgotten.starts_with("vm1 on switch \"default\", vm3 on switch \"six\", whose"),
+            "{forgotten}"
+        );
+        let commands =
+            "switch set default controller=external, or lasthop switch set six controller=external";
+        assert!(forgotten.ends_with(commands), "{forgotten}");
+        let forgotten = look(&[bridged]).expect("vnics").expect_err("no port");
+        assert!(forgotten.ends_with("lasthop switch set two module=flow,controller=external"), "{forgotten}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::ask::ApiRequest;
 use super::client::ask;
 use crate::output::print;
+use lasthop_api::modules::FLOW;
 use lasthop_api::port::BackendKind;
 use lasthop_api::report::{
     ConfigReport, ControlClient, PortFilter, PortStatus, PortStatusList, SwitchList, SwitchReport,
@@ -144,7 +145,15 @@ impl ApiRequest {
             }
             config.switches.iter().any(|switch| switch.name == *name && switch.has_outside_controller())
         };
+        let is_of_flow = |name: &SwitchName| {
+            let Some(config) = &config else { return true };
+            if name.is_default() {
+                return config.settings.module.as_ref().is_none_or(|module| module.as_str() == FLOW);
+            }
+            config.switches.iter().any(|switch| switch.name == *name && switch.module.as_str() == FLOW)
+        };
         let guest = |vnic: PortStatus| ControlledVnic {
+            is_of_flow: is_of_flow(&vnic.settings.common.switch),
             is_for_outside: is_for_outside(&vnic.settings.common.switch),
             switch: vnic.settings.common.switch.to_string(),
             name: vnic.name,
