@@ -9,7 +9,7 @@ use std::process::{Child, Command};
 
 use rustix::process::Signal;
 
-use crate::{ONE, TWO, blames, controlled, first_lines, guest, has_all};
+use crate::{ONE, TWO, blames, controlled, diagnosed, first_lines, guest, has_all};
 use lasthop_rig::guests::{frame, receive, send};
 use lasthop_rig::{Answer, Switch, copy_of_lasthop, eventually, lasthop, signal, stop};
 
@@ -88,6 +88,21 @@ fn a_switch_process_that_crashed_is_told() {
 fn a_switch_without_vnics_is_told() {
     let switch = Switch::start(&[]);
     blames(&switch, &["no vnics", "port add"]);
+}
+
+#[test]
+fn packets_of_guests_are_not_known_while_the_switch_process_is_stopped() {
+    let switch = Switch::start(&["--vnic", "vm1", "--vnic", "vm2"]);
+    let (mut one, mut two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    send(&mut one, &frame([0xff; 6], ONE, 7, 60));
+    receive(&mut two);
+    let pid = switch.switch_pid().expect("a switch process");
+    stop(pid);
+    let said = diagnosed(&switch, &["not ok: switch", "is stopped", &format!("kill -CONT {pid}")]).out;
+    assert!(!said.contains("has sent nothing"), "{said}");
+    assert!(said.contains("learning     not known"), "{said}");
+    signal(pid, Signal::CONT);
+    diagnosed(&switch, &["ok: nothing is wrong with 2 vnics"]);
 }
 
 #[test]

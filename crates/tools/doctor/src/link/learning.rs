@@ -34,7 +34,9 @@ pub(super) fn learning(case: &Case<'_>) -> Verdict {
 }
 
 fn unlearned(case: &Case<'_>) -> Verdict {
-    let received = case.now.counters.as_ref().map_or(0, |port| port.rx_packets);
+    let Some(received) = case.now.counters.as_ref().map(|port| port.rx_packets) else {
+        return Verdict::unknown("not known, as the switch process gives no answer");
+    };
     if received == 0 {
         return Verdict::unknown("no address yet, the guest has sent nothing: ping something from it");
     }
