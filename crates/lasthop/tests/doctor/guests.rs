@@ -176,3 +176,13 @@ fn a_guest_all_of_whose_packets_are_dropped_is_not_well() {
     try_remedies_during(&switch, &said, || send(&mut one, TWO, ONE, 60));
     receive(&mut two);
 }
+
+#[test]
+fn addresses_of_a_guest_are_those_of_the_external_controller() {
+    let words = ["--module", "flow", "--controller", "external", "--vnic", "vm1", "--vnic", "vm2"];
+    let switch = Switch::start(&words);
+    let (_one, _two) = (guest(&switch, "vm1", ONE), guest(&switch, "vm2", TWO));
+    let said = switch.ask(&["doctor", "vm1"]).out;
+    let line = "learning     the controller of its switch has its addresses; Open vSwitch: ovs-appctl fdb/show BRIDGE\n";
+    assert!(said.contains(&format!("  ok       {line}")), "{said}");
+}
