@@ -1,25 +1,13 @@
-//! Every command of README and docs, in order, as pasted; or the reason why a test cannot run it.
+//! Commands of README and docs that need a switch alone, in order, as pasted. Other tests paste the others.
 
-use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use lasthop_rig::namespaces::{Namespace, may};
 use lasthop_rig::{Switch, copy_of_lasthop};
 
-/// Commands that a test cannot run, by words of their line, with the reason.
-const NOT_RUN: &[(&str, &str)] = &[
-    ("--watch", "it never ends; operator/watch.rs"),
-    ("lasthop capture", "it waits for packets; capture.rs"),
-    ("lasthop profile", "it takes seconds; profile.rs"),
-    ("lasthop sched move", "it moves queues of running guests; moves.rs"),
-    ("lasthop bench", "it takes minutes; bench.rs"),
-    ("lasthop ovs", "it changes the system's Open vSwitch; tests/real/ovs-documented"),
-    ("/var/lib/", "it writes into the system's directories; operator/metrics.rs"),
-    ("libvirt-qemu", "the user may not be there; permissions.rs"),
-    ("socket-group=kvm", "the group may not be there; operator/set.rs"),
-    ("--sandbox strict", "containers do not allow it; sandbox.rs"),
-];
+/// The lines that other tests paste, or none, with the reason; `tools/check-docs` checks that none is missing, and each is there.
+const LIST: &str = include_str!("../../../../tests/documented.tsv");
 
 /// Commands that report findings by their exit status, and these statuses.
 const FINDS: &[(&str, &[i32])] =
@@ -27,6 +15,16 @@ const FINDS: &[(&str, &[i32])] =
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Whether the list has a command of a page (`docs/user/ports.md`).
+fn is_listed(page: &str, command: &str) -> bool {
+    LIST.lines().filter(|row| !row.starts_with('#')).any(|row| {
+        let mut fields = row.split('\t');
+        let mut field = || fields.next().expect("four columns");
+        let (of, words) = (field(), field());
+        (of == "*" || of == page) && command.contains(words)
+    })
 }
 
 /// The pages of a folder of documents.
@@ -73,15 +71,13 @@ impl Shell {
     }
 }
 
-/// Runs the commands of a document, in order; returns the failures.
-fn try_document(text: &str, host: &Namespace, not_run: &mut BTreeSet<&'static str>) -> Vec<String> {
+/// Runs the commands of a page, in order; returns the failures.
+fn try_page(page: &str, text: &str, host: &Namespace) -> Vec<String> {
     let shell = Shell::new();
     let mut switch = Switch::start_in(host.name(), &["--vnic", "vm1", "--vnic", "vm2"]);
     let mut wrong = Vec::new();
-    for command in commands(text) {
-        if let Some((words, _)) = NOT_RUN.iter().find(|(words, _)| command.contains(words)) {
-            not_run.insert(*words);
-        } else if let Some(words) = command.strip_prefix("lasthop run ") {
+    for command in commands(text).into_iter().filter(|command| !is_listed(page, command)) {
+        if let Some(words) = command.strip_prefix("lasthop run ") {
             drop(switch);
             switch = Switch::start_in(host.name(), &words.split_whitespace().collect::<Vec<_>>());
         } else {
@@ -105,13 +101,11 @@ fn what_is_documented_works_as_pasted() {
     }
     let (host, outside) = (Namespace::new(), Namespace::new());
     host.wire("eth1", &outside, "eth0");
-    let mut not_run = BTreeSet::new();
     for page in ["user", "design", "results"].into_iter().flat_map(pages).chain([root().join("README.md")]) {
         let text = std::fs::read_to_string(&page).expect("a text");
+        let page = page.strip_prefix(root()).expect("below the root").to_string_lossy().into_owned();
         if !commands(&text).is_empty() {
-            assert_eq!(try_document(&text, &host, &mut not_run), Vec::<String>::new(), "{}", page.display());
+            assert_eq!(try_page(&page, &text, &host), Vec::<String>::new(), "{page}");
         }
     }
-    let reasons: BTreeSet<&str> = NOT_RUN.iter().map(|(words, _)| *words).collect();
-    assert_eq!(not_run, reasons, "what is not run is in the documents");
 }
