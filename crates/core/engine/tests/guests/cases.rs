@@ -367,6 +367,9 @@ fn a_link_goes_down_and_up_under_a_guest_and_what_waits_for_it_goes() {
     let (one_port, mut one) = switch.attach(config("one"), GuestOptions::default());
     let (other_port, mut other) =
         switch.attach(config("other"), GuestOptions { rx_buffers: 4, ..GuestOptions::default() });
+    // A frame for an address that the bridge does not know would be a flood, which is not lost.
+    send(&mut other, &frame(1, 2, 0, 100));
+    assert_eq!(receive(&mut one), frame(1, 2, 0, 100));
     for number in 0..20 {
         send(&mut one, &frame(2, 1, number, 100));
     }
