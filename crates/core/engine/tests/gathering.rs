@@ -4,6 +4,7 @@ mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use lasthop_engine::{Gathering, PolicyCounters, SchedulerView};
@@ -58,6 +59,31 @@ fn drain(mut guest: Guest, end: &AtomicBool) -> Guest {
     guest
 }
 
+/// Four guests that give both workers much to do: one of the first pair sends, and one of the second.
+struct Crowd {
+    end: Arc<AtomicBool>,
+    guests: [JoinHandle<Guest>; 4],
+}
+
+impl Crowd {
+    fn gather(pairs: Vec<(Guest, Guest)>) -> Self {
+        let end = Arc::new(AtomicBool::new(false));
+        let run = |work: fn(Guest, &AtomicBool) -> Guest, guest| {
+            let end = Arc::clone(&end);
+            std::thread::spawn(move || work(guest, &end))
+        };
+        let mut pairs = pairs.into_iter();
+        let ((one, other), (third, fourth)) = (pairs.next().unwrap(), pairs.next().unwrap());
+        let guests = [run(flood, one), run(drain, other), run(drain, third), run(flood, fourth)];
+        Self { end, guests }
+    }
+
+    fn end(self) -> [Guest; 4] {
+        self.end.store(true, Ordering::Relaxed);
+        self.guests.map(|guest| guest.join().unwrap())
+    }
+}
+
 #[test]
 fn the_first_thread_serves_both_sides_of_a_conversation() {
     let (switch, mut guests) = start(1);
@@ -72,18 +98,9 @@ fn the_first_thread_serves_both_sides_of_a_conversation() {
 #[test]
 fn crowded_workers_go_apart_and_come_back_when_it_is_quiet() {
     let (switch, guests) = start(2);
-    let end = Arc::new(AtomicBool::new(false));
-    let run = |work: fn(Guest, &AtomicBool) -> Guest, guest| {
-        let end = Arc::clone(&end);
-        std::thread::spawn(move || work(guest, &end))
-    };
-    // Both workers have much to do: one guest of the first pair sends, and one of the second.
-    let mut guests = guests.into_iter();
-    let ((one, other), (third, fourth)) = (guests.next().unwrap(), guests.next().unwrap());
-    let running = [run(flood, one), run(drain, other), run(drain, third), run(flood, fourth)];
+    let crowd = Crowd::gather(guests);
     eventually("the second worker has its own thread", || threads(&switch) == [0, 1]);
-    end.store(true, Ordering::Relaxed);
-    let [mut one, mut other, ..] = running.map(|guest| guest.join().unwrap());
+    let [mut one, mut other, ..] = crowd.end();
     eventually("one thread serves all again", || {
         ask(&mut one, &mut other);
         threads(&switch) == [0, 0]
@@ -112,20 +129,12 @@ fn crowded_workers_are_held_together_while_no_cpu_is_idle() {
     modes.set(Policy::Gathering, Mode::On);
     switch.engine.set_scheduler_view(Some(Arc::new(BusyView)), modes).unwrap();
     let counters = || switch.engine.stats().unwrap().workers[0].policies;
-    let end = Arc::new(AtomicBool::new(false));
-    let run = |work: fn(Guest, &AtomicBool) -> Guest, guest| {
-        let end = Arc::clone(&end);
-        std::thread::spawn(move || work(guest, &end))
-    };
-    let mut guests = guests.into_iter();
-    let ((one, other), (third, fourth)) = (guests.next().unwrap(), guests.next().unwrap());
-    let running = [run(flood, one), run(drain, other), run(drain, third), run(flood, fourth)];
+    let crowd = Crowd::gather(guests);
     eventually("the second worker would have its own thread", || counters().separations_held > 0);
     // By load alone again, so it leaves; if the thread was saturated for long, it has left already.
     switch.engine.set_scheduler_view(Some(Arc::new(BusyView)), Modes::default()).unwrap();
     eventually("the second worker has its own thread", || threads(&switch) == [0, 1]);
-    end.store(true, Ordering::Relaxed);
-    running.into_iter().for_each(|guest| _ = guest.join().unwrap());
+    crowd.end();
     let PolicyCounters { separations, separations_early, separations_late, .. } = counters();
     assert_eq!((separations, separations_early), (separations_late, 0), "no CPU was idle");
     switch.assert_conserved();
