@@ -75,13 +75,11 @@ impl KvmThreads {
         // VMMs start them in the order of vCPUs. Numbers of threads may have wrapped meanwhile.
         threads.sort_by_key(|thread| (thread.start_ticks, thread.tid));
         self.seen = threads.iter().copied().collect();
-        let evidence = Evidence::Kvm { vcpus: (!threads.is_empty()).then(|| vcpus(&directory)).flatten() };
-        (!threads.is_empty()).then_some(GuestThreads {
-            kind: GuestKind::Vmm,
-            threads,
-            may_halt_poll: true,
-            evidence,
-        })
+        if threads.is_empty() {
+            return None;
+        }
+        let evidence = Evidence::Kvm { vcpus: vcpus(&directory) };
+        Some(GuestThreads { kind: GuestKind::Vmm, threads, may_halt_poll: true, evidence })
     }
 }
 
