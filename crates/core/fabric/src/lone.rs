@@ -95,7 +95,7 @@ impl Sender {
         if !queue.is_ready() || queue.postponement.is_due() {
             return LoneFetch::Unusual;
         }
-        match queue.ring.pending() {
+        match queue.ring.pending_up_to(2) {
             Ok(0) => return LoneFetch::Empty,
             Ok(1) if board.sends(ring.port, ring.queue) => {}
             _ => return LoneFetch::Unusual,

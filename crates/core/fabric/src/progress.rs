@@ -32,7 +32,7 @@ impl Fabric {
             let claim = &mut service.claim;
             RingProgress {
                 available: claim.ring.available_index(),
-                taken: claim.ring.base(),
+                taken: claim.ring.taken_position(),
                 used: claim.ring.published_position(),
                 waiting: claim.waiting(),
                 is_stalled: claim.is_stalled(),
@@ -83,7 +83,7 @@ impl Fabric {
         let Some(Some(queue)) = queue else { return false };
         let is_open = queue.error.is_none() && !queue.closed && !queue.is_blocked();
         // The visit reports an error.
-        is_open && (queue.postponement.is_due() || queue.ring.pending().map_or(true, |heads| heads > 0))
+        is_open && (queue.postponement.is_due() || queue.ring.has_pending())
     }
 
     /// Number of chains that were taken from transmit rings whose home is here, and not returned.
@@ -97,7 +97,7 @@ impl Fabric {
         let tx = sender.queues.get(usize::from(queue))?.as_ref()?;
         Some(RingProgress {
             available: tx.ring.available_index(),
-            taken: tx.ring.base(),
+            taken: tx.ring.taken_position(),
             used: tx.ring.published_position(),
             waiting: usize::from(tx.taken()),
             is_stalled: false,

@@ -36,12 +36,15 @@ impl TxQueue {
         self.ring.resume(count as u16); // at most the ring's entries
     }
 
-    /// Writes the withdrawn chains into the ledger. Returns the heads for which it has no room.
+    /// Writes the withdrawn chains into the ledger. Returns the heads of those that cannot be taken once more, or for which
+    /// it has no room.
     fn postpone(&mut self) -> Vec<u16> {
-        let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
-        let beyond = heads.split_off(self.ring.postpone(&heads));
+        let Some(heads) = self.postponement.gather() else { return Vec::new() };
+        let (mut heads, mut lost): (Vec<u16>, Vec<u16>) =
+            heads.into_iter().partition(|head| self.ring.can_be_postponed(*head));
+        lost.extend(heads.split_off(self.ring.postpone(&heads)));
         self.postponement.next = heads.into();
-        beyond
+        lost
     }
 }
 
@@ -61,7 +64,7 @@ impl TxQueue {
         self.blocked = taken < wanted && error.is_none() && !self.table.has_room();
         // Before anything is delivered: a successor would take these chains again.
         self.resume(taken);
-        fetched.more = self.postponement.is_due() || self.ring.pending().is_ok_and(|pending| pending > 0);
+        fetched.more = self.postponement.is_due() || self.ring.has_pending();
         charge.add_pieces(std::mem::take(&mut self.pieces));
         charge.taken(taken);
         (taken, error)
@@ -171,9 +174,9 @@ impl Fabric {
         self.take_returns();
         let rings: Vec<RingId> = self.senders.queues().map(|(ring, _)| ring).collect();
         for ring in rings {
-            let beyond = self.senders.queue_mut(ring).map(TxQueue::postpone).unwrap_or_default();
-            if !beyond.is_empty() {
-                self.senders.drop_postponed(ring, &beyond, DropReason::Restart);
+            let lost = self.senders.queue_mut(ring).map(TxQueue::postpone).unwrap_or_default();
+            if !lost.is_empty() {
+                self.senders.drop_postponed(ring, &lost, DropReason::Restart);
             }
         }
         self.publish();

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput};
 use fixture::{BUFFERS_AT, GUEST_ADDR, map, pair};
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, walk, write_table};
+use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, RingFormat, walk, write_table};
 
 const BATCH: u16 = 32;
 const ENTRIES: u16 = 256;
@@ -40,7 +40,7 @@ fn make_available(map: &MemoryMap, driver: &mut DriverRing, layout: Layout) {
     for _ in 0..BATCH {
         let added = if layout.indirect {
             let table = map.translate(TABLE_AT, 4096, &mut 0).unwrap();
-            let len = write_table(map, table, buffers, &[]).unwrap();
+            let len = write_table(RingFormat::Split, map, table, buffers, &[]).unwrap();
             driver.add_indirect(TABLE_AT, len, 0)
         } else {
             driver.add(buffers, &[], 0)

@@ -52,7 +52,8 @@ pub fn walk_from(
     mut segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
     let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
-    let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty };
+    let is_packed = ring.is_packed();
+    let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty, is_packed };
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
         // The usual chain of a small packet needs no loop: one buffer in one region.
         let writable = walk.check_direction(first)?;
@@ -77,7 +78,7 @@ pub fn walk_from(
         if descriptor.next >= ring.entries() {
             return Err(RingError::DescriptorOutOfRange(descriptor.next, ring.entries()));
         }
-        descriptor = ring.descriptor(descriptor.next);
+        descriptor = ring.linked_descriptor(descriptor.next);
         if descriptor.flags & DESC_INDIRECT != 0 {
             // The ring's size bounds only descriptors of the ring's own table.
             walk.budget = CHAIN_DESCRIPTORS_MAX - (direct_max - walk.budget);
@@ -94,6 +95,7 @@ struct Walk<'a> {
     budget: u32,
     /// Number of empty descriptors so far.
     empty: u32,
+    is_packed: bool,
 }
 
 impl Walk<'_> {
@@ -149,7 +151,7 @@ impl Walk<'_> {
         if allowed { Ok(writable) } else { Err(RingError::WrongDirection) }
     }
 
-    /// The table of an indirect descriptor, which ends its chain (virtio 1.2, 2.7.5.3).
+    /// The table of an indirect descriptor, which ends its chain (virtio 1.2, 2.7.5.3 and 2.8.8).
     fn indirect(
         &mut self,
         table: Descriptor,
@@ -169,7 +171,10 @@ impl Walk<'_> {
         loop {
             let mut bytes = [0; 16];
             self.map.read(area, index * Descriptor::BYTES, &mut bytes).map_err(|_| outside)?;
-            let descriptor = Descriptor::from_le_bytes(bytes);
+            let descriptor = match self.is_packed {
+                false => Descriptor::from_le_bytes(bytes),
+                true => packed_table_entry(bytes, index, entries),
+            };
             if descriptor.flags & DESC_INDIRECT != 0 {
                 return Err(RingError::NestedIndirect);
             }
@@ -185,4 +190,13 @@ impl Walk<'_> {
             }
         }
     }
+}
+
+/// Entry `index` of `entries` of a packed ring's indirect table. All entries are one chain, in their order, whatever
+/// their flags and IDs say (virtio 1.2, 2.8.8).
+fn packed_table_entry(bytes: [u8; 16], index: u32, entries: u32) -> Descriptor {
+    // Split entries have flags where these have the ID, and the link where these have the flags.
+    let Descriptor { addr, len, next: flags, .. } = Descriptor::from_le_bytes(bytes);
+    let link = if index + 1 < entries { DESC_NEXT } else { 0 };
+    Descriptor { addr, len, flags: flags & (DESC_WRITE | DESC_INDIRECT) | link, next: (index + 1) as u16 }
 }

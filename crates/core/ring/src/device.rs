@@ -1,4 +1,4 @@
-//! The device's side of a split ring: takes heads, writes used entries, publishes, and suppresses notifications.
+//! The device's side of a ring: takes heads, writes used entries, publishes, and suppresses notifications.
 //!
 //! ```text
 //!   avail.ring  [ . . t t t|p p p|. . ]      t taken, p pending        next_avail ^ at the first pending one
@@ -6,14 +6,20 @@
 //! ```
 //!
 //! Used entries are written first and published by one store of used.idx. The ledger records each step for a
-//! successor.
+//! successor. The picture is of a split ring; [`packed`] has that of a packed one. There, a head is a buffer ID, and
+//! positions count descriptors.
 
 use std::sync::atomic::{Ordering, fence};
 
+mod packed;
 mod used_order;
 
 use crate::ledger::{HELD_BACK, order};
-use crate::{Descriptor, InflightLog, Ledger, LedgerError, RingError, RingMemory, arm_and_recheck};
+use crate::packed_memory::{EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE};
+use crate::{
+    Descriptor, InflightLog, Ledger, LedgerError, RingError, RingFormat, RingMemory, arm_and_recheck,
+};
+use packed::PackedState;
 use used_order::UsedOrder;
 
 const USED_NO_NOTIFY: u16 = 1;
@@ -22,7 +28,7 @@ const AVAIL_NO_INTERRUPT: u16 = 1;
 /// Chains that are read at a time: their descriptors share a cache line, and their heads mostly do.
 const AHEAD_CHAINS_MAX: u16 = 4;
 
-/// The device's side of one split ring.
+/// The device's side of one ring.
 #[derive(Debug)]
 pub struct DeviceRing {
     memory: RingMemory,
@@ -50,21 +56,28 @@ pub struct DeviceRing {
     log: Option<Box<InflightLog>>,
     /// For a ring whose marked chains are used in order.
     used_order: Option<UsedOrder>,
+    /// For a packed ring.
+    packed: Option<Box<PackedState>>,
+    /// Neither of the two: a split ring in any order.
+    is_plain: bool,
 }
 
 impl DeviceRing {
     /// As `begin`, without state for a successor.
     #[must_use]
     pub fn new(memory: RingMemory, base: u16, event_idx: bool) -> Self {
-        let ledger = Ledger::private(memory.entries());
+        let ledger = Ledger::private(memory.format(), memory.entries());
         Self::begin(memory, ledger, base, event_idx)
     }
 
     /// Begins a ring at `base`, the next position of the available ring (the answer to GET_VRING_BASE). Its state is
-    /// kept in `ledger`, which must have the same number of entries.
+    /// kept in `ledger`, which must have the same format and number of entries.
     #[must_use]
     pub fn begin(memory: RingMemory, ledger: Ledger, base: u16, event_idx: bool) -> Self {
-        let used = memory.used_index();
+        let used = match memory.format() {
+            RingFormat::Split => memory.used_index(),
+            RingFormat::Packed => base,
+        };
         ledger.begin(base, used);
         Self::at(memory, ledger, (base, used), event_idx)
     }
@@ -122,6 +135,10 @@ impl DeviceRing {
     /// # Errors
     /// [`LedgerError`]; the ring is unchanged.
     pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
+        if memory.format() == RingFormat::Packed {
+            let place = ledger.where_packed_marked()?;
+            return Ok(Self::take_over_packed(memory, ledger, place, event_idx));
+        }
         let (base, used) = ledger.where_marked(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
         // Otherwise a successor of this device would count the next completed chains as not taken.
@@ -139,6 +156,10 @@ impl DeviceRing {
         ledger: Ledger,
         event_idx: bool,
     ) -> Result<Self, LedgerError> {
+        if memory.format() == RingFormat::Packed {
+            let place = ledger.where_packed_filled()?;
+            return Ok(Self::take_over_packed(memory, ledger, place, event_idx));
+        }
         let (base, used) = ledger.where_filled(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
         ring.publish();
@@ -146,7 +167,11 @@ impl DeviceRing {
     }
 
     fn at(memory: RingMemory, ledger: Ledger, (base, next_used): (u16, u16), event_idx: bool) -> Self {
+        let packed =
+            (memory.format() == RingFormat::Packed).then(|| PackedState::boxed(memory.entries(), base));
         Self {
+            is_plain: packed.is_none(),
+            packed,
             memory,
             ledger,
             next_avail: base,
@@ -171,25 +196,57 @@ impl DeviceRing {
         self.memory.entries()
     }
 
-    /// The position at which another back end would continue, once every taken chain is completed.
+    /// The position at which another back end would continue, once every taken chain is completed. For a packed ring,
+    /// one within two laps; see [`wire_position`](crate::wire_position).
     #[must_use]
     pub fn base(&self) -> u16 {
+        if self.is_packed() { self.memory.within_two_laps(self.next_avail) } else { self.next_avail }
+    }
+
+    /// The position after the last chain taken.
+    #[inline]
+    #[must_use]
+    pub fn taken_position(&self) -> u16 {
         self.next_avail
     }
 
-    /// The driver's available index, read now. [`Self::pending`] checks it.
+    /// Whether the ring is packed.
+    #[inline]
+    #[must_use]
+    pub fn is_packed(&self) -> bool {
+        self.packed.is_some()
+    }
+
+    /// The driver's available index, read now. [`Self::pending`] checks it. A packed ring has none: the position behind the
+    /// chains that were found, or one more if there is a further one. It differs from an earlier one if the driver has
+    /// added a chain since.
     #[inline]
     #[must_use]
     pub fn available_index(&self) -> u16 {
-        self.memory.available_index()
+        match &self.packed {
+            None => self.memory.available_index(),
+            Some(packed) => packed.available_index(&self.memory),
+        }
     }
 
     /// Number of heads available and not taken.
     ///
     /// # Errors
-    /// [`RingError::IndexJump`].
+    /// [`RingError::IndexJump`]; of a packed ring, any fault of the next chain.
     #[inline]
-    pub fn pending(&self) -> Result<u16, RingError> {
+    pub fn pending(&mut self) -> Result<u16, RingError> {
+        self.pending_up_to(u16::MAX)
+    }
+
+    /// As [`Self::pending`], but a packed ring looks for no more than `wanted` heads.
+    ///
+    /// # Errors
+    /// As [`Self::pending`].
+    #[inline]
+    pub fn pending_up_to(&mut self, wanted: u16) -> Result<u16, RingError> {
+        if self.is_packed() {
+            return self.find_chains(wanted);
+        }
         let pending = self.memory.available_index().wrapping_sub(self.next_avail);
         if pending > self.entries() {
             Err(RingError::IndexJump(pending, self.entries()))
@@ -198,12 +255,31 @@ impl DeviceRing {
         }
     }
 
-    /// The pending head at offset `ahead`.
+    /// Whether heads are available and not taken, or the driver's next one is faulty.
+    #[inline]
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.available_index() != self.next_avail || self.has_fault()
+    }
+
+    /// Whether the driver has made every descriptor available, of which `pending` heads are all that it knows.
+    #[must_use]
+    pub fn has_every_descriptor(&self, pending: u16) -> bool {
+        match self.is_packed() {
+            false => pending == self.entries(),
+            true => self.is_lap_available(),
+        }
+    }
+
+    /// The pending head at offset `ahead`, which [`Self::pending`] counted.
     ///
     /// # Errors
-    /// [`RingError::DescriptorOutOfRange`].
+    /// [`RingError::DescriptorOutOfRange`]; of a packed ring, any fault of that chain.
     #[inline]
     pub fn head(&self, ahead: u16) -> Result<u16, RingError> {
+        if let Some(packed) = &self.packed {
+            return packed.id(ahead, self.next_avail, &self.ledger);
+        }
         let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
         if head < self.entries() {
             Ok(head)
@@ -216,6 +292,9 @@ impl DeviceRing {
     /// of the next one.
     #[inline(always)]
     pub fn read_heads(&self, heads: &mut [u16]) -> (usize, Option<RingError>) {
+        if let Some(packed) = &self.packed {
+            return packed.read_ids(heads, self.next_avail, &self.ledger);
+        }
         for (ahead, place) in heads.iter_mut().enumerate() {
             match self.head(ahead as u16) {
                 Ok(head) => *place = head,
@@ -231,6 +310,9 @@ impl DeviceRing {
     /// their cache lines again and again. It may not change an available one (virtio 1.2, 2.7.13).
     #[inline(always)]
     pub fn next_chain(&mut self) -> Option<(u16, Descriptor)> {
+        if self.is_packed() {
+            return self.next_packed_chain();
+        }
         if self.ahead_chains == 0 {
             self.read_ahead();
             if self.ahead_chains == 0 {
@@ -261,6 +343,10 @@ impl DeviceRing {
     /// Takes `count` pending heads, which the caller has read.
     #[inline]
     pub fn take(&mut self, count: u16) {
+        if let Some(packed) = &mut self.packed {
+            self.next_avail = packed.take(count, self.next_avail, &self.ledger);
+            return;
+        }
         self.next_avail = self.next_avail.wrapping_add(count);
         self.ahead_chains = 0;
     }
@@ -268,6 +354,9 @@ impl DeviceRing {
     /// Takes the head of [`Self::next_chain`].
     #[inline(always)]
     pub fn take_next(&mut self) {
+        if self.is_packed() {
+            return self.take(1);
+        }
         self.next_avail = self.next_avail.wrapping_add(1);
         self.ahead_chains -= 1;
     }
@@ -280,8 +369,8 @@ impl DeviceRing {
         if self.log.is_some() {
             self.log_taken(count);
         }
-        if let Some(used_order) = &mut self.used_order {
-            used_order.note(self.next_avail, heads);
+        if !self.is_plain {
+            self.note_order(heads);
         }
         self.take(count);
         self.ledger.set_taken(self.next_avail);
@@ -315,10 +404,13 @@ impl DeviceRing {
         self.ledger.marked().filter(|head| self.ledger.mark(*head) != HELD_BACK)
     }
 
-    /// Postpones chains that are marked with 1: this device or its successor takes them once more, in this order and
-    /// before any other. No output of them was done, and none may be done before [`Self::resume`]. Returns how many,
-    /// from the first on, were postponed: there may not be room for all.
+    /// Postpones chains that are marked with 1 and [can be](Self::can_be_postponed): this device or its successor takes
+    /// them once more, in this order and before any other. No output of them was done, and none may be done before
+    /// [`Self::resume`]. Returns how many, from the first on, were postponed: there may not be room for all.
     pub fn postpone(&mut self, heads: &[u16]) -> usize {
+        if let Some(packed) = &self.packed {
+            self.ledger.set_chains(heads.iter().filter_map(|id| packed.kept(*id, &self.ledger)));
+        }
         self.ledger.postpone(heads)
     }
 
@@ -352,6 +444,9 @@ impl DeviceRing {
     // Not inlined, so that the loop has all registers.
     #[inline(never)]
     pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
+        if self.is_packed() {
+            return self.complete_marked_packed(heads);
+        }
         let (used, marks) = (self.memory.used_entries(), self.ledger.marks());
         let mut position = self.next_used;
         for head in heads {
@@ -370,6 +465,9 @@ impl DeviceRing {
     /// As [`Self::complete`], for several heads.
     #[inline(never)]
     pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
+        if self.is_packed() {
+            return filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
+        }
         let (used, mut position) = (self.memory.used_entries(), self.next_used);
         for (head, written_bytes) in filled {
             used.set(position, u32::from(head), written_bytes);
@@ -386,10 +484,19 @@ impl DeviceRing {
 
     #[inline(always)]
     fn complete_marked(&mut self, head: u16) {
-        if self.used_order.is_some() {
-            return self.complete_in_order(head);
+        if !self.is_plain {
+            return self.complete_unusual(head);
         }
         self.use_marked(head);
+    }
+
+    /// As [`Self::complete_marked`], for a packed ring, or one that is used in order.
+    #[inline(never)]
+    fn complete_unusual(&mut self, head: u16) {
+        match self.used_order {
+            Some(_) => self.complete_in_order(head),
+            None => self.use_marked(head),
+        }
     }
 
     /// The order of stores ensures that a successor finds the head marked or its used entry written.
@@ -409,25 +516,60 @@ impl DeviceRing {
     /// Returns the `count` heads taken last to the pending ones.
     #[inline]
     pub fn put_back(&mut self, count: u16) {
+        if let Some(packed) = &mut self.packed {
+            self.next_avail = packed.put_back(count, self.next_avail);
+            return;
+        }
         self.next_avail = self.next_avail.wrapping_sub(count);
         self.ahead_chains = 0;
     }
 
-    /// Descriptor `index` of the table, read now.
+    /// The first descriptor of the chain at `head`, read now.
     #[inline]
     #[must_use]
-    pub fn descriptor(&self, index: u16) -> Descriptor {
-        self.memory.descriptor(index)
+    pub fn descriptor(&self, head: u16) -> Descriptor {
+        match &self.packed {
+            None => self.memory.descriptor(head),
+            Some(_) => self.memory.packed_descriptor(self.ledger.first(head)),
+        }
+    }
+
+    /// As [`Self::descriptor`], for a chain that may be taken once more after it was postponed.
+    #[inline]
+    #[must_use]
+    pub fn chain_start(&self, head: u16) -> Descriptor {
+        match &self.packed {
+            Some(packed) if self.mark(head) > 0 => {
+                packed.kept(head, &self.ledger).unwrap_or_else(|| self.descriptor(head))
+            }
+            _ => self.descriptor(head),
+        }
+    }
+
+    /// The descriptor to which another one of a chain leads, read now.
+    #[inline]
+    pub(crate) fn linked_descriptor(&self, index: u16) -> Descriptor {
+        match self.packed {
+            None => self.memory.descriptor(index),
+            Some(_) => self.memory.packed_descriptor(index),
+        }
     }
 
     /// Prefetches the cache line of a descriptor.
     #[inline]
-    pub fn prefetch_descriptor(&self, index: u16) {
-        self.memory.prefetch_descriptor(index);
+    pub fn prefetch_descriptor(&self, head: u16) {
+        match self.packed {
+            None => self.memory.prefetch_descriptor(head),
+            Some(_) => self.memory.prefetch_descriptor(self.ledger.first(head)),
+        }
     }
 
     /// Reads the next `count` used entries, so that a later write causes no page fault.
     pub fn touch_used(&self, count: u16) {
+        if self.is_packed() {
+            _ = std::hint::black_box(self.memory.packed_word(self.next_used.wrapping_add(count)));
+            return;
+        }
         let ends = [self.next_used, self.next_used.wrapping_add(count)];
         let entries = ends.map(|position| self.memory.used_entry(position));
         std::hint::black_box((self.memory.used_index(), entries));
@@ -436,6 +578,9 @@ impl DeviceRing {
     /// Writes the next used entry; the driver sees it at `publish`.
     #[inline]
     pub fn complete(&mut self, head: u16, written_bytes: u32) {
+        if self.is_packed() {
+            return self.complete_packed(head, written_bytes);
+        }
         self.memory.set_used_entry(self.next_used, u32::from(head), written_bytes);
         self.next_used = self.next_used.wrapping_add(1);
     }
@@ -451,6 +596,9 @@ impl DeviceRing {
     pub fn publish_up_to(&mut self, position: u16) {
         if self.log.is_some() {
             return self.publish_logged(position);
+        }
+        if self.is_packed() {
+            return self.publish_packed(position);
         }
         self.publish_plain(position);
     }
@@ -524,14 +672,23 @@ impl DeviceRing {
         if !was_valid {
             return true;
         }
-        if !self.event_idx {
+        if !self.event_idx && !self.is_packed() {
             return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
         }
-        let is_wanted = crossed(self.memory.used_event(), new, old);
+        let is_wanted = self.wants_signal_for(new, old);
         if is_wanted {
-            self.signalled_available = self.memory.available_index();
+            self.signalled_available = self.available_index();
         }
         is_wanted
+    }
+
+    /// Whether the driver asks for a signal for the used entries from `old` to before `new`.
+    #[inline]
+    fn wants_signal_for(&self, new: u16, old: u16) -> bool {
+        match self.is_packed() {
+            false => crossed(self.memory.used_event(), new, old),
+            true => self.memory.is_wanted(self.memory.driver_event(), new, old),
+        }
     }
 
     /// Whether the driver seems to have missed its last signal: since then it made no buffer available and asked for no
@@ -541,28 +698,44 @@ impl DeviceRing {
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
         self.event_idx
             && self.signalled_valid
-            && self.memory.available_index() == self.signalled_available
-            && crossed(self.memory.used_event(), end, oldest)
+            && self.available_index() == self.signalled_available
+            && self.wants_signal_for(end, oldest)
     }
 
     /// Whether the driver still wants the signal of the last [`Self::needs_signal`] that was true, which was not sent yet.
     /// False if it has taken all published chains, or polls: then it looks at the ring once more before it waits.
     #[must_use]
     pub fn wants_delayed_signal(&self) -> bool {
-        if !self.event_idx {
+        if !self.event_idx && !self.is_packed() {
             return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
         }
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
-        crossed(self.memory.used_event(), end, oldest)
+        self.wants_signal_for(end, oldest)
     }
 
     /// Whether the driver has taken all chains, as far as it tells: it wants a signal for the next one, or has made every
     /// descriptor available again. An old event index looks like that once in 65536 chains.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        // Linux writes an event index of 0 where it wants no signal.
-        let waits = self.event_idx && self.next_used != 0 && self.memory.used_event() == self.next_used;
-        !self.has_unpublished() && (waits || self.pending() == Ok(self.entries()))
+        !self.has_unpublished() && (self.is_awaited() || self.is_full())
+    }
+
+    /// Whether the driver wants a signal for the next used entry.
+    fn is_awaited(&self) -> bool {
+        match (self.event_idx, self.is_packed()) {
+            (false, _) => false,
+            // Linux writes an event index of 0 where it wants no signal.
+            (true, false) => self.next_used != 0 && self.memory.used_event() == self.next_used,
+            (true, true) => self.memory.is_awaited(self.memory.driver_event(), self.next_used),
+        }
+    }
+
+    /// Whether every descriptor is available.
+    fn is_full(&self) -> bool {
+        match self.is_packed() {
+            false => self.memory.available_index().wrapping_sub(self.next_avail) == self.entries(),
+            true => self.is_lap_available(),
+        }
     }
 
     /// Whether a wanted signal shows that the driver has taken the chains of the last one. Without EVENT_IDX it does not.
@@ -576,6 +749,9 @@ impl DeviceRing {
     pub fn suppress_kicks(&mut self) {
         if self.kicks_armed {
             self.kicks_armed = false;
+            if self.is_packed() {
+                return self.memory.set_device_event(0, EVENT_DISABLE);
+            }
             // With EVENT_IDX a stale avail_event has the same effect: the index passes it once in 65536 heads.
             if !self.event_idx {
                 self.memory.set_used_flags(USED_NO_NOTIFY);
@@ -585,7 +761,7 @@ impl DeviceRing {
 
     /// As [`Self::suppress_kicks`], for a kick that was armed for a head that the driver has not added.
     pub fn suppress_next_kick(&mut self) {
-        if self.kicks_armed && self.event_idx {
+        if self.kicks_armed && self.event_idx && !self.is_packed() {
             // The head before the next one: the driver's index passes it in 65536 heads.
             self.memory.set_available_event(self.next_avail.wrapping_sub(1));
         }
@@ -611,6 +787,10 @@ impl DeviceRing {
 
     pub(crate) fn ask_for_kick(&mut self, seen: u16) {
         self.kicks_armed = true;
+        if self.is_packed() {
+            let flags = if self.event_idx { EVENT_DESC } else { EVENT_ENABLE };
+            return self.memory.set_device_event(seen, flags);
+        }
         if self.event_idx {
             self.memory.set_available_event(seen);
         } else {
@@ -619,7 +799,10 @@ impl DeviceRing {
     }
 
     pub(crate) fn has_moved_past(&self, seen: u16) -> bool {
-        self.memory.available_index() != seen
+        match &self.packed {
+            None => self.memory.available_index() != seen,
+            Some(packed) => packed.has_moved_past(seen, &self.memory),
+        }
     }
 }
 

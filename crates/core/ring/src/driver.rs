@@ -1,4 +1,4 @@
-//! The driver's side of a split ring: adds chains, publishes them, and takes used chains back.
+//! The driver's side of a ring: adds chains, publishes them, and takes used chains back.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -6,7 +6,10 @@ use lasthop_guestmem::{MemoryMap, Segment, StaleSegment};
 use thiserror::Error;
 
 use crate::device::crossed;
-use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory, arm_and_recheck};
+use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingFormat, RingMemory, arm_and_recheck};
+use packed::PackedDriver;
+
+mod packed;
 
 pub(crate) const USED_NO_NOTIFY: u16 = 1;
 pub(crate) const AVAIL_NO_INTERRUPT: u16 = 1;
@@ -31,7 +34,7 @@ pub enum DriverRingError {
 /// A chain that the device has used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Used {
-    /// Its first descriptor; free again.
+    /// Its first descriptor, or its buffer ID in a packed ring; free again.
     pub head: u16,
     /// The token that was passed when the chain was added.
     pub token: u32,
@@ -54,7 +57,8 @@ struct Slot {
     token: u32,
 }
 
-/// The driver's side of one split ring.
+/// The driver's side of one ring. In a packed ring, heads are buffer IDs, and positions count descriptors. The picture
+/// is of a split ring.
 ///
 /// ```text
 ///   free_head -> [3] -> [1] -> [7] <- free_tail     free_count of them, linked by Slot::next; first in, first out,
@@ -87,6 +91,8 @@ pub struct DriverRing {
     event_idx: bool,
     calls_armed: bool,
     in_order: bool,
+    /// For a packed ring; then the fields from `slots` to `seen_used` are not used.
+    packed: Option<Box<PackedDriver>>,
 }
 
 impl DriverRing {
@@ -100,17 +106,15 @@ impl DriverRing {
     #[must_use]
     pub fn starting_at(memory: RingMemory, event_idx: bool, position: u16) -> Self {
         let entries = memory.entries();
-        memory.set_available_flags(0);
-        memory.set_available_index(position);
-        memory.set_used_event(position);
-        memory.set_used_flags(0);
-        memory.set_used_index(position);
-        memory.set_available_event(position);
-        for index in 0..entries {
-            memory.set_descriptor(index, Descriptor::default());
-            memory.set_available_entry(index, 0);
-        }
+        let packed = match memory.format() {
+            RingFormat::Packed => Some(Box::new(PackedDriver::starting_at(&memory, position))),
+            RingFormat::Split => {
+                Self::reset_split(&memory, position);
+                None
+            }
+        };
         Self {
+            packed,
             memory,
             slots: (1..=entries).map(|next| Slot { next, ..Slot::default() }).collect(),
             heads: vec![0; usize::from(entries)].into(),
@@ -127,6 +131,25 @@ impl DriverRing {
             calls_armed: true,
             in_order: false,
         }
+    }
+
+    fn reset_split(memory: &RingMemory, position: u16) {
+        memory.set_available_flags(0);
+        memory.set_available_index(position);
+        memory.set_used_event(position);
+        memory.set_used_flags(0);
+        memory.set_used_index(position);
+        memory.set_available_event(position);
+        for index in 0..memory.entries() {
+            memory.set_descriptor(index, Descriptor::default());
+            memory.set_available_entry(index, 0);
+        }
+    }
+
+    /// The ring's format.
+    #[must_use]
+    pub fn format(&self) -> RingFormat {
+        self.memory.format()
     }
 
     /// Expects the device to use chains in the order in which they are made available (VIRTIO_F_IN_ORDER). The free
@@ -147,32 +170,38 @@ impl DriverRing {
     /// Number of descriptors that are not in flight.
     #[must_use]
     pub fn free_descriptors(&self) -> u16 {
-        self.free_count
+        self.packed.as_ref().map_or(self.free_count, |packed| packed.free_descriptors())
     }
 
     /// The head of the next chain; `None` if no descriptor is free.
     #[inline]
     #[must_use]
     pub fn next_head(&self) -> Option<u16> {
-        (self.free_count > 0).then_some(self.free_head)
+        match &self.packed {
+            None => (self.free_count > 0).then_some(self.free_head),
+            Some(packed) => packed.next_id(),
+        }
     }
 
     /// Number of chains published and not yet taken back.
     #[must_use]
     pub fn in_flight(&self) -> u16 {
-        self.published.wrapping_sub(self.next_used)
+        match &self.packed {
+            None => self.published.wrapping_sub(self.next_used),
+            Some(packed) => packed.in_flight(),
+        }
     }
 
     /// Position after the last published head.
     #[must_use]
     pub fn published_position(&self) -> u16 {
-        self.published
+        self.packed.as_ref().map_or(self.published, |packed| packed.published_position())
     }
 
     /// Position of the next used entry to be taken.
     #[must_use]
     pub fn used_position(&self) -> u16 {
-        self.next_used
+        self.packed.as_ref().map_or(self.next_used, |packed| packed.used_position())
     }
 
     /// Adds a chain of buffers (guest address, bytes): first those that the device reads, then those that it writes.
@@ -180,6 +209,11 @@ impl DriverRing {
     #[inline]
     pub fn add(&mut self, readable: &[(u64, u32)], writable: &[(u64, u32)], token: u32) -> Option<u16> {
         let count = readable.len() + writable.len();
+        if let Some(packed) = &mut self.packed {
+            let readable = readable.iter().map(|buffer| (*buffer, 0));
+            let buffers = readable.chain(writable.iter().map(|buffer| (*buffer, DESC_WRITE)));
+            return packed.add(&self.memory, buffers, count, token);
+        }
         if count == 0 || count > usize::from(self.free_count) {
             return None;
         }
@@ -200,6 +234,9 @@ impl DriverRing {
     /// wrote (see [`write_table`]). `None` if no descriptor is free.
     #[inline]
     pub fn add_indirect(&mut self, addr: u64, len: u32, token: u32) -> Option<u16> {
+        if let Some(packed) = &mut self.packed {
+            return packed.add(&self.memory, std::iter::once(((addr, len), DESC_INDIRECT)), 1, token);
+        }
         if self.free_count == 0 {
             return None;
         }
@@ -242,6 +279,9 @@ impl DriverRing {
     /// Publishes all added chains, by one store.
     #[inline]
     pub fn publish(&mut self) {
+        if let Some(packed) = &mut self.packed {
+            return packed.publish(&self.memory);
+        }
         self.published = self.next_avail;
         self.memory.set_available_index(self.published);
     }
@@ -250,6 +290,13 @@ impl DriverRing {
     #[inline]
     #[must_use]
     pub fn needs_kick(&mut self) -> bool {
+        if let Some(packed) = &mut self.packed {
+            if !packed.has_news() {
+                return false;
+            }
+            fence(Ordering::SeqCst);
+            return packed.needs_kick(&self.memory);
+        }
         let (old, new) = (self.kicked, self.published);
         if old == new && self.kicked_valid {
             return false;
@@ -284,6 +331,10 @@ impl DriverRing {
     /// loop around both has no result to pass by memory for each chain.
     #[inline(always)]
     pub fn take_seen(&mut self) -> Option<Used> {
+        if let Some(packed) = &mut self.packed {
+            let used = packed.next_used(&self.memory, self.in_order).ok()??;
+            return Some(packed.take(used));
+        }
         if self.next_used == self.seen_used {
             return None;
         }
@@ -299,6 +350,9 @@ impl DriverRing {
     /// A fault of the device; see [`DriverRingError`].
     #[inline]
     pub fn look_for_used(&mut self) -> Result<bool, DriverRingError> {
+        if let Some(packed) = &self.packed {
+            return packed.next_used(&self.memory, self.in_order).map(|used| used.is_some());
+        }
         if !self.look()? {
             return Ok(false);
         }
@@ -327,6 +381,9 @@ impl DriverRing {
     /// [`DriverRingError::UsedIndexJump`].
     #[inline]
     pub fn used_pending(&mut self) -> Result<u16, DriverRingError> {
+        if let Some(packed) = &self.packed {
+            return packed.used_pending(&self.memory);
+        }
         self.look()?;
         Ok(self.seen_used.wrapping_sub(self.next_used))
     }
@@ -363,6 +420,9 @@ impl DriverRing {
     pub fn suppress_calls(&mut self) {
         if self.calls_armed {
             self.calls_armed = false;
+            if let Some(packed) = &self.packed {
+                return packed.suppress_calls(&self.memory);
+            }
             // With EVENT_IDX a stale used_event has the same effect: the index passes it once in 65536 entries.
             if !self.event_idx {
                 self.memory.set_available_flags(AVAIL_NO_INTERRUPT);
@@ -387,6 +447,9 @@ impl DriverRing {
     #[inline]
     pub(crate) fn ask_for_call(&mut self, ahead: u16) {
         self.calls_armed = true;
+        if let Some(packed) = &self.packed {
+            return packed.ask_for_call(&self.memory, self.event_idx, ahead);
+        }
         if self.event_idx {
             self.memory.set_used_event(self.next_used.wrapping_add(ahead));
         } else {
@@ -396,7 +459,10 @@ impl DriverRing {
 
     #[inline]
     pub(crate) fn has_used(&self, ahead: u16) -> bool {
-        self.memory.used_index().wrapping_sub(self.next_used) > ahead
+        match &self.packed {
+            None => self.memory.used_index().wrapping_sub(self.next_used) > ahead,
+            Some(packed) => packed.has_used(&self.memory, ahead),
+        }
     }
 
     /// For tests of back ends: writes descriptor `index` (modulo the table) without regard to the free list.
@@ -418,12 +484,13 @@ impl DriverRing {
     }
 }
 
-/// Writes an indirect table of the given buffers (guest address, bytes) at the start of `table`. Returns its length in
-/// bytes, for [`DriverRing::add_indirect`].
+/// Writes an indirect table of the given buffers (guest address, bytes) at the start of `table`, for a ring of `format`.
+/// Returns its length in bytes, for [`DriverRing::add_indirect`].
 ///
 /// # Errors
 /// [`StaleSegment`] if the table is too short or not in `map`.
 pub fn write_table(
+    format: RingFormat,
     map: &MemoryMap,
     table: Segment,
     readable: &[(u64, u32)],
@@ -437,7 +504,11 @@ pub fn write_table(
         let more = if number + 1 < count { DESC_NEXT } else { 0 };
         let direction = if number < readable.len() { 0 } else { DESC_WRITE };
         // `next` overflows beyond 65535 entries; no device accepts as many.
-        let descriptor = Descriptor { addr, len, flags: more | direction, next: (number + 1) as u16 };
+        let descriptor = match format {
+            RingFormat::Split => Descriptor { addr, len, flags: more | direction, next: (number + 1) as u16 },
+            // The ID stands where a split ring has the flags, and the flags where it has the link.
+            RingFormat::Packed => Descriptor { addr, len, flags: 0, next: direction },
+        };
         map.write(table, number as u32 * Descriptor::BYTES, &descriptor.to_le_bytes())?;
     }
     Ok(count as u32 * Descriptor::BYTES)

@@ -3,13 +3,15 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering, compiler_fence};
 
 use lasthop_guestmem::Mapping;
 use thiserror::Error;
 
-use crate::RING_ENTRIES_MAX;
 use crate::death;
+use crate::{PACKED_ENTRIES_MAX, RING_ENTRIES_MAX, RingFormat};
+
+pub(crate) mod packed;
 
 /// Words before the marks: a cache line.
 const HEAD_WORDS: usize = 32;
@@ -19,6 +21,9 @@ const PAGE_WORDS: usize = 2048;
 const TAG: u16 = 0x4c02;
 /// Identifies a ring whose chains are used in order. A program without that feature treats the ledger as blank.
 const TAG_IN_ORDER: u16 = 0x4c03;
+/// The same for packed rings, whose layout [`packed`] has.
+const TAG_PACKED: u16 = 0x4c04;
+const TAG_PACKED_IN_ORDER: u16 = 0x4c05;
 /// The mark of a completed chain that is not used yet, since an earlier one is not completed; for rings used in order.
 pub(crate) const HELD_BACK: u16 = u16::MAX;
 
@@ -30,6 +35,7 @@ const WORD_FILLED: usize = 4;
 const WORD_POSTPONED: usize = 5;
 const WORD_POSTPONED_END: usize = 6;
 const WORD_DETACHED: usize = 7;
+const WORD_PUBLISHED: usize = 8;
 
 /// The reason why a ring cannot be taken over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -74,15 +80,19 @@ pub enum LedgerError {
 pub struct Ledger {
     start: NonNull<u16>,
     entries: u16,
+    format: RingFormat,
     _pin: Pin,
 }
+
+/// Words of a descriptor.
+const DESCRIPTOR_WORDS: usize = 8;
 
 /// Keeps the memory mapped.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, not used")]
 enum Pin {
     Mapping(Arc<Mapping>),
-    Heap(Arc<[AtomicU16]>),
+    Heap(Arc<[AtomicU64]>),
 }
 
 // SAFETY: the pin keeps the memory; all access is by atomics, and no reference into it outlives a call.
@@ -123,45 +133,66 @@ impl Ledger {
     /// Bytes for a ring of any size: whole pages.
     pub const BYTES: usize = (2 * (HEAD_WORDS + RING_ENTRIES_MAX as usize)).next_multiple_of(4096);
 
-    /// Number of chains of a ring of `entries` that can be postponed: all, or for the largest ring as many as there is
-    /// room for.
-    fn postponed_max(entries: u16) -> usize {
-        usize::from(entries).min(Self::BYTES / 2 - HEAD_WORDS - usize::from(entries))
+    /// Number of chains of a ring that can be postponed: all, or for the largest ring as many as there is room for.
+    fn postponed_max(format: RingFormat, entries: u16) -> usize {
+        let entries = usize::from(entries);
+        let room = match format {
+            RingFormat::Split => Self::BYTES / 2 - HEAD_WORDS - entries,
+            RingFormat::Packed => (Self::BYTES / 2 - Self::packed_words(entries)) / DESCRIPTOR_WORDS,
+        };
+        entries.min(room)
     }
 
-    /// Words of the ledger of a ring of `entries`.
-    fn words(entries: u16) -> usize {
-        HEAD_WORDS + usize::from(entries) + Self::postponed_max(entries)
+    /// Words of the ledger of a ring.
+    fn words(format: RingFormat, entries: u16) -> usize {
+        let postponed = Self::postponed_max(format, entries);
+        match format {
+            RingFormat::Split => HEAD_WORDS + usize::from(entries) + postponed,
+            RingFormat::Packed => Self::packed_words(usize::from(entries)) + DESCRIPTOR_WORDS * postponed,
+        }
     }
 
     /// The ledger of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
     /// there.
     #[must_use]
-    pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
-        if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX {
+    pub fn within(
+        format: RingFormat,
+        mapping: &Arc<Mapping>,
+        offset_bytes: usize,
+        entries: u16,
+    ) -> Option<Self> {
+        if !entries.is_power_of_two() || entries > Self::entries_max(format) {
             return None;
         }
-        let end = offset_bytes.checked_add(2 * Self::words(entries))?;
-        let aligned = (mapping.start().as_ptr() as usize + offset_bytes).is_multiple_of(2);
+        let end = offset_bytes.checked_add(2 * Self::words(format, entries))?;
+        let aligned = (mapping.start().as_ptr() as usize + offset_bytes).is_multiple_of(align_of::<u64>());
         if end > mapping.len() || !aligned {
             return None;
         }
         // SAFETY: offset + bytes lies inside the mapping.
         let start = unsafe { mapping.start().add(offset_bytes) }.cast();
-        Some(Self { start, entries, _pin: Pin::Mapping(Arc::clone(mapping)) })
+        Some(Self { start, entries, format, _pin: Pin::Mapping(Arc::clone(mapping)) })
+    }
+
+    fn entries_max(format: RingFormat) -> u16 {
+        match format {
+            RingFormat::Split => RING_ENTRIES_MAX,
+            RingFormat::Packed => PACKED_ENTRIES_MAX,
+        }
     }
 
     /// A ledger in private memory, for a ring of `entries`, a power of two.
     #[must_use]
-    pub fn private(entries: u16) -> Self {
-        let words: Arc<[AtomicU16]> = (0..Self::words(entries)).map(|_| AtomicU16::new(0)).collect();
+    pub fn private(format: RingFormat, entries: u16) -> Self {
+        let words: Arc<[AtomicU64]> =
+            (0..Self::words(format, entries).div_ceil(4)).map(|_| AtomicU64::new(0)).collect();
         let start = NonNull::from(&*words).cast();
-        Self { start, entries, _pin: Pin::Heap(words) }
+        Self { start, entries, format, _pin: Pin::Heap(words) }
     }
 
     #[inline(always)]
     fn word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(index < Self::words(self.entries));
+        debug_assert!(index < Self::words(self.format, self.entries));
         // SAFETY: the memory has as many aligned half-words, pinned. All accesses are atomic.
         unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
     }
@@ -183,7 +214,7 @@ impl Ledger {
 
     /// Maps its pages, so that a successor has no page faults.
     pub fn touch(&self) {
-        (0..Self::words(self.entries)).step_by(PAGE_WORDS).for_each(|index| _ = self.get(index));
+        (0..Self::words(self.format, self.entries)).step_by(PAGE_WORDS).for_each(|index| _ = self.get(index));
     }
 
     /// Begins or restarts a ring at position `base` of its available ring, with `used` as its used index.
@@ -191,6 +222,9 @@ impl Ledger {
         self.set(WORD_TAG, 0);
         order();
         (0..self.entries).for_each(|head| self.set_mark(head, 0));
+        if self.format == RingFormat::Packed {
+            (0..self.entries).for_each(|id| self.set_span(id, 1));
+        }
         self.set(WORD_ENTRIES, self.entries);
         self.set(WORD_LAG, base.wrapping_sub(used));
         self.set(WORD_TAKEN, base);
@@ -198,13 +232,22 @@ impl Ledger {
         self.set(WORD_POSTPONED, 0);
         self.set(WORD_POSTPONED_END, 0);
         self.set(WORD_DETACHED, 0);
+        self.set(WORD_PUBLISHED, used);
         order();
-        self.set(WORD_TAG, TAG);
+        self.set(WORD_TAG, self.tags()[0]);
+    }
+
+    /// The tags of a ring of this format: without and with order.
+    fn tags(&self) -> [u16; 2] {
+        match self.format {
+            RingFormat::Split => [TAG, TAG_IN_ORDER],
+            RingFormat::Packed => [TAG_PACKED, TAG_PACKED_IN_ORDER],
+        }
     }
 
     /// Notes that the ring's chains are used in order from now on.
     pub(crate) fn set_in_order(&self) {
-        self.set(WORD_TAG, TAG_IN_ORDER);
+        self.set(WORD_TAG, self.tags()[1]);
     }
 
     /// How far positions of the available ring are ahead of those of the used ring.
@@ -258,7 +301,7 @@ impl Ledger {
     /// output of them was done, and none may be done before `resume`. Returns how many, from the first on, were
     /// postponed: there may not be room for all.
     pub(crate) fn postpone(&self, heads: &[u16]) -> usize {
-        let heads = &heads[..heads.len().min(Self::postponed_max(self.entries))];
+        let heads = &heads[..heads.len().min(Self::postponed_max(self.format, self.entries))];
         // A successor that takes over at this point finds none: they are lost, as after any death.
         self.set(WORD_POSTPONED_END, 0);
         self.set(WORD_POSTPONED, 0);
@@ -284,7 +327,8 @@ impl Ledger {
 
     /// Postponed heads, in order. Invalid heads and duplicates are left out.
     pub(crate) fn postponed(&self) -> Vec<u16> {
-        let end = usize::from(self.get(WORD_POSTPONED_END)).min(Self::postponed_max(self.entries));
+        let end =
+            usize::from(self.get(WORD_POSTPONED_END)).min(Self::postponed_max(self.format, self.entries));
         let mut is_listed = vec![false; usize::from(self.entries)];
         let places = usize::from(self.get(WORD_POSTPONED))..end;
         let heads = places.map(|place| self.get(self.postponed_word(place)));
@@ -293,7 +337,7 @@ impl Ledger {
     }
 
     fn check(&self) -> Result<(), LedgerError> {
-        if ![TAG, TAG_IN_ORDER].contains(&self.get(WORD_TAG)) {
+        if !self.tags().contains(&self.get(WORD_TAG)) {
             return Err(LedgerError::Blank);
         }
         let entries = self.get(WORD_ENTRIES);
@@ -341,7 +385,7 @@ mod tests {
     const ENTRIES: u16 = 8;
 
     fn ledger() -> Ledger {
-        Ledger::private(ENTRIES)
+        Ledger::private(RingFormat::Split, ENTRIES)
     }
 
     #[test]
@@ -393,7 +437,7 @@ mod tests {
     #[test]
     fn the_largest_ring_postpones_as_many_as_there_is_room_for() {
         let mapping = Arc::new(Mapping::anonymous(Ledger::BYTES).unwrap());
-        let ledger = Ledger::within(&mapping, 0, RING_ENTRIES_MAX).unwrap();
+        let ledger = Ledger::within(RingFormat::Split, &mapping, 0, RING_ENTRIES_MAX).unwrap();
         ledger.begin(0, 0);
         let heads: Vec<u16> = (0..RING_ENTRIES_MAX).rev().collect();
         heads.iter().for_each(|head| ledger.set_mark(*head, 1));
@@ -424,9 +468,12 @@ mod tests {
     #[test]
     fn a_ledger_lies_in_its_memory_or_nowhere() {
         let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
-        assert!(Ledger::within(&mapping, 0, 1024).is_some());
-        for (offset, entries) in [(0, 2048), (8192, 8), (1, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
-            assert!(Ledger::within(&mapping, offset, entries).is_none(), "{offset} {entries}");
+        assert!(Ledger::within(RingFormat::Split, &mapping, 0, 1024).is_some());
+        for (offset, entries) in [(0, 2048), (8192, 8), (4, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
+            assert!(
+                Ledger::within(RingFormat::Split, &mapping, offset, entries).is_none(),
+                "{offset} {entries}"
+            );
         }
     }
 }

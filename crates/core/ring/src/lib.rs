@@ -64,6 +64,7 @@ mod driver;
 mod inflight;
 mod ledger;
 mod memory;
+mod packed_memory;
 mod rendezvous;
 mod signal_retry;
 mod slot_ring;
@@ -77,7 +78,8 @@ pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;
 pub use ledger::{Ledger, LedgerError};
-pub use memory::{Descriptor, RingAddresses, RingMemory};
+pub use memory::{Descriptor, RingAddresses, RingFormat, RingMemory};
+pub use packed_memory::{position_of_wire, wire_position};
 pub use rendezvous::arm_and_recheck;
 pub use signal_retry::SignalRetry;
 pub use slot_ring::{Returned, SlotRing};
@@ -86,6 +88,9 @@ use thiserror::Error;
 
 /// Entries of a ring (virtio 1.2, 2.7: "Maximum Queue Size value is 32768").
 pub const RING_ENTRIES_MAX: u16 = 32768;
+/// Entries of a packed ring: fewer than the specification allows, since its ledger has more to keep for each of them. No
+/// known driver makes larger ones.
+pub const PACKED_ENTRIES_MAX: u16 = 4096;
 /// Descriptors of one chain, indirect ones included: more than any driver uses, and few enough to walk.
 pub const CHAIN_DESCRIPTORS_MAX: u32 = 1024;
 /// Empty descriptors in a readable chain: no driver needs them, and walking them is wasted work.
@@ -104,6 +109,11 @@ pub enum RingError {
     /// A size that is not a power of two in range.
     #[error("ring size {0} is not a power of two from 1 to {RING_ENTRIES_MAX}")]
     BadSize(u32),
+    /// A packed ring of more than [`PACKED_ENTRIES_MAX`].
+    #[error(
+        "a packed ring has at most {PACKED_ENTRIES_MAX} entries, and this one {0}: make it smaller, or use a split ring"
+    )]
+    PackedTooLarge(u32),
     /// An area of the ring is outside memory, crosses regions, or is misaligned.
     #[error("the ring's {0} area at {1:#x} does not lie, aligned, inside one memory region")]
     BadArea(&'static str, u64),

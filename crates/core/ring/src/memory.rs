@@ -1,4 +1,4 @@
-//! The three areas of a split ring in guest memory, and the accesses to them.
+//! The three areas of a ring in guest memory, and the accesses to those of a split ring.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use lasthop_guestmem::{Mapping, MemoryMap, counted};
 
-use crate::{DESC_INDIRECT, RING_ENTRIES_MAX, RingError, death};
+use crate::{DESC_INDIRECT, PACKED_ENTRIES_MAX, RING_ENTRIES_MAX, RingError, death};
 
 /// Descriptors of an indirect table that are touched, at most: more than a usual frame has.
 const INDIRECT_TOUCHED_MAX: usize = 20;
@@ -36,12 +36,12 @@ impl Descriptor {
     pub const BYTES: u32 = 16;
 
     #[inline]
-    fn from_words(addr: u64, rest: u64) -> Self {
+    pub(crate) fn from_words(addr: u64, rest: u64) -> Self {
         Self { addr, len: rest as u32, flags: (rest >> 32) as u16, next: (rest >> 48) as u16 }
     }
 
     #[inline]
-    fn to_words(self) -> [u64; 2] {
+    pub(crate) fn to_words(self) -> [u64; 2] {
         [self.addr, u64::from(self.len) | u64::from(self.flags) << 32 | u64::from(self.next) << 48]
     }
 
@@ -61,12 +61,22 @@ impl Descriptor {
 /// The addresses of a ring in the front end's own address space, as SET_VRING_ADDR gives them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingAddresses {
-    /// Descriptor table.
+    /// Descriptor table, or descriptor ring.
     pub descriptors: u64,
-    /// Available ring, written by the driver.
+    /// Available ring, or driver event suppression: written by the driver.
     pub available: u64,
-    /// Used ring, written by the device.
+    /// Used ring, or device event suppression: written by the device.
     pub used: u64,
+}
+
+/// The format of a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RingFormat {
+    /// Three areas (virtio 1.2, 2.7).
+    #[default]
+    Split,
+    /// One ring of descriptors that both sides write (virtio 1.2, 2.8).
+    Packed,
 }
 
 /// Maps pages of a guest, up to a limit.
@@ -100,17 +110,21 @@ impl Touch<'_> {
         let mut bytes = [0; Descriptor::BYTES as usize];
         let place = self.map.translate_whole(addr, Descriptor::BYTES, &mut self.hint);
         if let Some(Ok(())) = place.map(|place| self.map.read(place, 0, &mut bytes)) {
+            // Address and length are at the same place in both formats.
             self.buffer(Descriptor::from_le_bytes(bytes));
         }
     }
 }
 
-/// The three areas of a split ring, pinned.
+/// The three areas of a ring, pinned.
 #[derive(Debug)]
 pub struct RingMemory {
     entries: u16,
+    format: RingFormat,
     descriptors: NonNull<[u8; 16]>,
+    /// Of a packed ring: driver event suppression, two half-words.
     available: NonNull<u16>,
+    /// Of a packed ring: device event suppression, two half-words.
     used: NonNull<u16>,
     _pins: [Arc<Mapping>; 3],
 }
@@ -124,19 +138,41 @@ impl RingMemory {
     /// # Errors
     /// [`RingError::BadSize`] and [`RingError::BadArea`].
     pub fn new(map: &MemoryMap, entries: u32, addresses: RingAddresses) -> Result<Self, RingError> {
+        Self::of(RingFormat::Split, map, entries, addresses)
+    }
+
+    /// As [`Self::new`], for a ring of either format. A packed ring, too, has a power of two of entries.
+    ///
+    /// # Errors
+    /// [`RingError::BadSize`], [`RingError::PackedTooLarge`] and [`RingError::BadArea`].
+    pub fn of(
+        format: RingFormat,
+        map: &MemoryMap,
+        entries: u32,
+        addresses: RingAddresses,
+    ) -> Result<Self, RingError> {
         if !entries.is_power_of_two() || entries > u32::from(RING_ENTRIES_MAX) {
             return Err(RingError::BadSize(entries));
+        }
+        let is_packed = format == RingFormat::Packed;
+        if is_packed && entries > u32::from(PACKED_ENTRIES_MAX) {
+            return Err(RingError::PackedTooLarge(entries));
         }
         let area = |name, addr, len, align| {
             map.translate_user(addr, len)
                 .and_then(|segment| map.pin(segment, align).ok())
                 .ok_or(RingError::BadArea(name, addr))
         };
+        let (names, lens, align) = match format {
+            RingFormat::Split => (["available", "used"], [6 + 2 * entries, 6 + 8 * entries], 2),
+            RingFormat::Packed => (["driver event", "device event"], [4, 4], 4),
+        };
         let (descriptors, pin0) = area("descriptor", addresses.descriptors, 16 * entries, 16)?;
-        let (available, pin1) = area("available", addresses.available, 6 + 2 * entries, 2)?;
-        let (used, pin2) = area("used", addresses.used, 6 + 8 * entries, 4)?;
+        let (available, pin1) = area(names[0], addresses.available, lens[0], align)?;
+        let (used, pin2) = area(names[1], addresses.used, lens[1], 4)?;
         Ok(Self {
             entries: entries as u16,
+            format,
             descriptors: descriptors.cast(),
             available: available.cast(),
             used: used.cast(),
@@ -150,8 +186,14 @@ impl RingMemory {
         self.entries
     }
 
+    /// The ring's format.
+    #[must_use]
+    pub fn format(&self) -> RingFormat {
+        self.format
+    }
+
     #[inline]
-    fn slot(&self, position: u16) -> usize {
+    pub(crate) fn slot(&self, position: u16) -> usize {
         usize::from(position & (self.entries - 1))
     }
 
@@ -160,15 +202,26 @@ impl RingMemory {
     /// contents.
     pub fn touch(&self, map: &MemoryMap) {
         let last = self.entries - 1;
-        [0, last].into_iter().for_each(|entry| _ = (self.available_entry(entry), self.used_entry(entry)));
+        match self.format {
+            RingFormat::Split => {
+                [0, last]
+                    .into_iter()
+                    .for_each(|entry| _ = (self.available_entry(entry), self.used_entry(entry)));
+            }
+            RingFormat::Packed => _ = (self.driver_event(), self.device_event()),
+        }
         let mut touch = Touch { map, hint: 0, pages_left: TOUCHED_PAGES_MAX };
-        (0..self.entries).for_each(|index| touch.chain_from(self.descriptor(index)));
+        let descriptor = |index| match self.format {
+            RingFormat::Split => self.descriptor(index),
+            RingFormat::Packed => self.packed_descriptor(index),
+        };
+        (0..self.entries).for_each(|index| touch.chain_from(descriptor(index)));
     }
 
     /// Half-word `index` of the available area.
     #[inline]
     fn available_word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(index < 3 + usize::from(self.entries));
+        debug_assert!(self.format == RingFormat::Split && index < 3 + usize::from(self.entries));
         counted::ring_word();
         // SAFETY: the area has 3 + entries half-words, pinned and 2-aligned. Both sides access them as atomics.
         unsafe { AtomicU16::from_ptr(self.available.as_ptr().add(index)) }
@@ -177,16 +230,27 @@ impl RingMemory {
     /// Half-word `index` of the used area: 0 flags, 1 index, then 4 per entry, then avail_event.
     #[inline]
     fn used_word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(index < 3 + 4 * usize::from(self.entries));
+        debug_assert!(self.format == RingFormat::Split && index < 3 + 4 * usize::from(self.entries));
         counted::ring_word();
         // SAFETY: the area has 3 + 4 * entries half-words, pinned and 4-aligned. Both sides access them as atomics.
         unsafe { AtomicU16::from_ptr(self.used.as_ptr().add(index)) }
     }
 
+    /// The event suppression structure of a packed ring: the driver's or the device's.
+    #[inline]
+    pub(crate) fn event_word(&self, is_device: bool) -> &AtomicU32 {
+        debug_assert!(self.format == RingFormat::Packed);
+        counted::ring_word();
+        let area = if is_device { self.used } else { self.available };
+        // SAFETY: each area of a packed ring is four bytes, pinned and 4-aligned; one of a split ring is larger, and is never
+        // asked for here. Both sides access them as atomics.
+        unsafe { AtomicU32::from_ptr(area.as_ptr().cast()) }
+    }
+
     /// Half `half` (0 or 1) of a descriptor. Two words, since the compiler turns a volatile read of 16 bytes into 16
     /// reads.
     #[inline]
-    fn descriptor_word(&self, index: u16, half: usize) -> &AtomicU64 {
+    pub(crate) fn descriptor_word(&self, index: u16, half: usize) -> &AtomicU64 {
         debug_assert!(half < 2);
         counted::ring_word();
         // SAFETY: slot() is below entries; the table is pinned, 16-aligned, and has two words for each entry.

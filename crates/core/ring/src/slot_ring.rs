@@ -262,7 +262,7 @@ mod tests {
         (driver, DeviceRing::new(memory(), position, true))
     }
 
-    fn heads(device: &DeviceRing) -> Vec<u16> {
+    fn heads(device: &mut DeviceRing) -> Vec<u16> {
         (0..device.pending().unwrap()).map(|ahead| device.head(ahead).unwrap()).collect()
     }
 
@@ -298,7 +298,7 @@ mod tests {
         let (mut driver, mut device) = pair(6);
         driver.give_all();
         assert!(driver.publish());
-        assert_eq!(heads(&device), [6, 7, 0, 1, 2, 3, 4, 5]);
+        assert_eq!(heads(&mut device), [6, 7, 0, 1, 2, 3, 4, 5]);
         device.take(8);
         let mut come_back = |driver: &mut SlotRing, head: u16| {
             device.complete(head, 0);

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 
-use crate::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+use crate::{DeviceRing, DriverRing, RingAddresses, RingFormat, RingMemory};
 
+const FORMATS: [RingFormat; 2] = [RingFormat::Split, RingFormat::Packed];
 const ENTRIES: u16 = 4;
 const ROUNDS: u16 = 3;
 /// Longer schedules add no case: the publisher has `2 * ROUNDS` steps.
@@ -17,9 +18,9 @@ fn map() -> MemoryMap {
     MemoryMap::new(vec![Region { guest_addr: 0, user_addr: 0, mapping }]).unwrap()
 }
 
-fn ring(map: &MemoryMap, event_idx: bool, position: u16) -> (DriverRing, DeviceRing) {
+fn ring(format: RingFormat, map: &MemoryMap, event_idx: bool, position: u16) -> (DriverRing, DeviceRing) {
     let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
-    let memory = || RingMemory::new(map, u32::from(ENTRIES), addresses).unwrap();
+    let memory = || RingMemory::of(format, map, u32::from(ENTRIES), addresses).unwrap();
     let driver = DriverRing::starting_at(memory(), event_idx, position);
     (driver, DeviceRing::new(memory(), position, event_idx))
 }
@@ -161,10 +162,10 @@ fn every_schedule(mut each: impl FnMut(u32, bool, u16)) {
     }
 }
 
-fn misses_no_kick<S: Loop>(device_of: impl Fn(DeviceRing) -> S) {
+fn misses_no_kick<S: Loop>(format: RingFormat, device_of: impl Fn(DeviceRing) -> S) {
     let (map, mut spared) = (map(), 0);
     every_schedule(|schedule, event_idx, position| {
-        let (mut driver, device) = ring(&map, event_idx, position);
+        let (mut driver, device) = ring(format, &map, event_idx, position);
         let (done, kicks) = run(
             schedule,
             (&mut driver, &mut device_of(device)),
@@ -182,15 +183,20 @@ fn misses_no_kick<S: Loop>(device_of: impl Fn(DeviceRing) -> S) {
 
 #[test]
 fn no_kick_is_missed_in_any_interleaving() {
-    misses_no_kick(|device| device);
-    misses_no_kick(Expecting);
+    for format in FORMATS {
+        misses_no_kick(format, |device| device);
+        misses_no_kick(format, Expecting);
+    }
 }
 
 #[test]
 fn a_kick_is_suppressed_before_the_head_for_which_it_was_armed() {
-    for (event_idx, position) in [(false, 0), (true, 0), (true, u16::MAX)] {
+    let cases = [(false, 0), (true, 0), (true, u16::MAX)];
+    for (format, (event_idx, position)) in
+        FORMATS.into_iter().flat_map(|format| cases.map(|case| (format, case)))
+    {
         let map = map();
-        let (mut driver, mut device) = ring(&map, event_idx, position);
+        let (mut driver, mut device) = ring(format, &map, event_idx, position);
         let mut needs_kick = || {
             driver.add(&[(0, 1)], &[], 0).unwrap();
             driver.publish();
@@ -209,13 +215,18 @@ fn a_kick_is_suppressed_before_the_head_for_which_it_was_armed() {
 
 #[test]
 fn no_signal_is_missed_in_any_interleaving() {
+    FORMATS.into_iter().for_each(misses_no_signal);
+}
+
+fn misses_no_signal(format: RingFormat) {
     let (map, mut spared) = (map(), 0);
     every_schedule(|schedule, event_idx, position| {
-        let (mut driver, mut device) = ring(&map, event_idx, position);
+        let (mut driver, mut device) = ring(format, &map, event_idx, position);
         for round in 0..ROUNDS {
             driver.add(&[(0, 1)], &[], u32::from(round)).unwrap();
         }
         driver.publish();
+        assert_eq!(device.pending(), Ok(ROUNDS));
         let (done, signals) = run(
             schedule,
             (&mut device, &mut driver),
@@ -233,9 +244,9 @@ fn no_signal_is_missed_in_any_interleaving() {
 
 #[test]
 fn arming_tells_of_work_that_is_there_already() {
-    for event_idx in [false, true] {
+    for (format, event_idx) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
         let map = map();
-        let (mut driver, mut device) = ring(&map, event_idx, 7);
+        let (mut driver, mut device) = ring(format, &map, event_idx, 7);
         assert!(!device.arm_kicks_past(7) && !device.arm_kicks().unwrap() && !driver.arm_calls());
         driver.add(&[(0, 1)], &[], 0).unwrap();
         driver.publish();
@@ -255,11 +266,15 @@ fn fill(device: &mut DeviceRing, round: u16) -> bool {
 
 #[test]
 fn a_driver_that_does_not_react_to_a_signal_is_noticed() {
-    for (event_idx, position) in [(true, 0), (true, 7), (true, u16::MAX), (false, 7)] {
+    let cases = [(true, 0), (true, 7), (true, u16::MAX), (false, 7)];
+    for (format, (event_idx, position)) in
+        FORMATS.into_iter().flat_map(|format| cases.map(|case| (format, case)))
+    {
         let map = map();
-        let (mut driver, mut device) = ring(&map, event_idx, position);
+        let (mut driver, mut device) = ring(format, &map, event_idx, position);
         (0..3).for_each(|round| _ = driver.add(&[(0, 1)], &[], round).unwrap());
         driver.publish();
+        assert_eq!(device.pending(), Ok(3));
         assert!(!device.is_unheeded(), "it was not signalled");
         assert!(fill(&mut device, 0), "the first publication always signals");
         driver.take_used().unwrap().unwrap();

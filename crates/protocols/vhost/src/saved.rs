@@ -112,7 +112,12 @@ impl SessionMemory {
 
     /// The ledger of ring `index`, if the file has room for it.
     pub(crate) fn ledger(&self, index: u16, entries: u16) -> Option<Ledger> {
-        Ledger::within(&self.mapping, HEAD_BYTES + usize::from(index) * Ledger::BYTES, entries)
+        Ledger::within(
+            RingFormat::Split,
+            &self.mapping,
+            HEAD_BYTES + usize::from(index) * Ledger::BYTES,
+            entries,
+        )
     }
 }
 

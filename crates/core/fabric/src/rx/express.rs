@@ -102,13 +102,13 @@ impl Express {
 
     /// Reads the heads of at most `count` next buffers and prefetches their descriptors. Returns their number.
     #[inline(always)]
-    fn find(&mut self, queue: &RxQueue, capabilities: Capabilities, count: usize) -> usize {
+    fn find(&mut self, queue: &mut RxQueue, capabilities: Capabilities, count: usize) -> usize {
         if capabilities.header_bytes != HEADER_BYTES {
             return 0;
         }
         // The slow path takes every packet after an invalid index or head, and reports the fault.
-        let pending = usize::from(queue.ring.pending().unwrap_or_default());
-        let wanted = pending.min(count).min(BATCH_PACKETS_MAX);
+        let count = count.min(BATCH_PACKETS_MAX);
+        let wanted = usize::from(queue.ring.pending_up_to(count as u16).unwrap_or_default()).min(count);
         let (found, _) = queue.ring.read_heads(&mut self.heads[..wanted]);
         found
     }

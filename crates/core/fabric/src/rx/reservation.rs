@@ -64,7 +64,8 @@ impl Reservation {
     ) -> Result<(), Refusal> {
         self.buffers.clear();
         self.segments.clear();
-        let pending = ring.pending().map_err(Refusal::Broken)?;
+        let wanted = PACKET_BUFFERS_MAX as u16; // fewer than a ring may have
+        let pending = ring.pending_up_to(wanted).map_err(Refusal::Broken)?;
         let mut missing = len;
         while missing > 0 {
             let taken = self.buffers.len() as u16;
@@ -73,8 +74,8 @@ impl Reservation {
             }
             if taken == pending {
                 // The guest has posted all its buffers: waiting would not help.
-                let never = pending == ring.entries();
-                let seen = ring.base().wrapping_add(pending);
+                let never = ring.has_every_descriptor(pending);
+                let seen = ring.position_behind(pending);
                 return Err(if never { Refusal::TooSmall } else { Refusal::NoBuffers(seen) });
             }
             let head = ring.head(taken).map_err(Refusal::Broken)?;

@@ -223,7 +223,8 @@ impl TxQueue {
         fetched: &mut Fetched,
         places: &mut Places<'m>,
     ) -> (usize, Option<RingError>) {
-        let all = match self.ring.pending() {
+        // One more than a visit takes tells whether there are more.
+        let all = match self.ring.pending_up_to(BATCH_PACKETS_MAX as u16 + 1) {
             Ok(pending) => usize::from(pending),
             Err(error) => return (0, Some(error)),
         };
@@ -350,7 +351,7 @@ pub(crate) fn read_more_chains(
 /// Reads and checks the chain at `head`, which is not under way, and enters it in the side table.
 #[inline]
 fn take_pieces(queue: &mut TxQueue, map: &MemoryMap, head: u16, epoch: u32) -> Result<Chain, RingError> {
-    let descriptor = queue.ring.descriptor(head);
+    let descriptor = queue.ring.chain_start(head);
     let mut segments = ChainSegments::new();
     let mut bytes = 0_u32;
     let whole =

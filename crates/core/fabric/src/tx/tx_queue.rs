@@ -123,6 +123,9 @@ impl TxQueue {
     pub(crate) fn begin_waiting(&mut self, head: u16, at: RingId) {
         self.waiting += 1;
         self.postponement.forget(head);
+        if self.ring.is_packed() {
+            self.ring.keep_waiting(head);
+        }
         if let Some(wait) = self.waits.as_mut().and_then(|waits| waits.get_mut(usize::from(head))) {
             *wait = Wait { copies: wait.copies + 1, at: if wait.copies == 0 { at } else { wait.at } };
         }

@@ -33,7 +33,8 @@ impl Attached {
     }
 
     fn ledger(&self, index: u16) -> Ledger {
-        Ledger::within(&self.kept, usize::from(index) * Ledger::BYTES, ENTRIES as u16).unwrap()
+        Ledger::within(RingFormat::Split, &self.kept, usize::from(index) * Ledger::BYTES, ENTRIES as u16)
+            .unwrap()
     }
 
     fn ring(&self, index: u16, is_new: bool) -> Result<DeviceRing, LedgerError> {

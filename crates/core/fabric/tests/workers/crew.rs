@@ -109,7 +109,8 @@ struct Pair {
 impl Pair {
     /// The switch's side of a ring: begun at a position, or taken over from a dead switch.
     fn ring(&self, index: u16, position: Option<u16>) -> DeviceRing {
-        let ledger = Ledger::within(&self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
+        let ledger =
+            Ledger::within(RingFormat::Split, &self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
         let memory = self.guest.ring_memory(index);
         let ring = match (position, index) {
             (Some(position), _) => DeviceRing::begin(memory, ledger, position, true),

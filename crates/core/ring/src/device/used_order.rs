@@ -22,6 +22,17 @@ pub(super) struct UsedOrder {
 }
 
 impl UsedOrder {
+    /// An order of no chain yet, for a ring of `entries`.
+    pub(super) fn new(entries: u16, lag: u16) -> Self {
+        Self { heads: vec![0; usize::from(entries)].into(), lag, held_back: 0 }
+    }
+
+    /// Notes a chain that was taken before, and may be completed and held back.
+    pub(super) fn note_known(&mut self, position: u16, head: u16, is_held_back: bool) {
+        self.note(position, &[head]);
+        self.held_back += u16::from(is_held_back);
+    }
+
     /// Notes heads that were taken, the first one at `position`.
     #[inline(never)]
     pub(super) fn note(&mut self, position: u16, heads: &[u16]) {
@@ -49,10 +60,25 @@ impl DeviceRing {
     /// # Errors
     /// [`RingError::ChainsInFlight`] if the driver overwrote those entries.
     pub fn keep_order(mut self) -> Result<Self, RingError> {
+        let used_order = match self.is_packed() {
+            false => self.order_of_split()?,
+            true => self.order_of_packed()?,
+        };
+        self.is_plain = false;
+        self.used_order = Some(used_order);
+        self.ledger.set_in_order();
+        self.use_held_back();
+        if self.next_used != self.published {
+            self.publish();
+        }
+        Ok(self)
+    }
+
+    /// The order of the chains under way, from the driver's available ring.
+    fn order_of_split(&self) -> Result<UsedOrder, RingError> {
         let lag = self.ledger.lag();
         let first = self.next_used.wrapping_add(lag);
-        let mut used_order =
-            UsedOrder { heads: vec![0; usize::from(self.entries())].into(), lag, held_back: 0 };
+        let mut used_order = UsedOrder::new(self.entries(), lag);
         let mut is_known = vec![false; usize::from(self.entries())];
         for ahead in 0..self.next_avail.wrapping_sub(first) {
             let position = first.wrapping_add(ahead);
@@ -61,16 +87,35 @@ impl DeviceRing {
             if !is_marked || std::mem::replace(&mut is_known[usize::from(head)], true) {
                 return Err(RingError::ChainsInFlight(head));
             }
-            used_order.note(position, &[head]);
-            used_order.held_back += u16::from(self.ledger.mark(head) == HELD_BACK);
+            used_order.note_known(position, head, self.ledger.mark(head) == HELD_BACK);
         }
-        self.used_order = Some(used_order);
-        self.ledger.set_in_order();
-        self.use_held_back();
-        if self.next_used != self.published {
-            self.publish();
+        Ok(used_order)
+    }
+
+    /// The order of the chains under way, from the ledger.
+    fn order_of_packed(&self) -> Result<UsedOrder, RingError> {
+        let mut used_order = UsedOrder::new(self.entries(), 0);
+        let mut ids: Vec<u16> = self.ledger.marked().collect();
+        ids.sort_by_key(|id| self.ledger.first(*id).wrapping_sub(self.next_used));
+        let mut position = self.next_used;
+        for id in ids {
+            if self.ledger.first(id) != position {
+                return Err(RingError::ChainsInFlight(id));
+            }
+            used_order.note_known(position, id, self.ledger.mark(id) == HELD_BACK);
+            position = position.wrapping_add(self.ledger.span(id));
         }
-        Ok(self)
+        Ok(used_order)
+    }
+
+    /// Notes the order of `heads`, which are about to be taken.
+    #[inline(never)]
+    pub(super) fn note_order(&mut self, heads: &[u16]) {
+        let Some(used_order) = &mut self.used_order else { return };
+        match self.packed {
+            None => used_order.note(self.next_avail, heads),
+            Some(_) => heads.iter().for_each(|id| used_order.note(self.ledger.first(*id), &[*id])),
+        }
     }
 
     /// Whether chains are used in the order in which they were taken.

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
-use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingFormat, RingMemory};
+
+/// Both formats.
+pub(crate) const FORMATS: [RingFormat; 2] = [RingFormat::Split, RingFormat::Packed];
 
 /// Guest address of the first byte; it differs from the user address, so that tests notice when code mixes them up.
 pub(crate) const GUEST_ADDR: u64 = 0x10_0000;
@@ -32,7 +35,17 @@ pub(crate) fn pair(
     event_idx: bool,
     position: u16,
 ) -> (DriverRing, DeviceRing) {
-    let memory = || RingMemory::new(map, u32::from(entries), addresses()).unwrap();
+    pair_of(RingFormat::Split, map, entries, event_idx, position)
+}
+
+pub(crate) fn pair_of(
+    format: RingFormat,
+    map: &MemoryMap,
+    entries: u16,
+    event_idx: bool,
+    position: u16,
+) -> (DriverRing, DeviceRing) {
+    let memory = || RingMemory::of(format, map, u32::from(entries), addresses()).unwrap();
     let driver = DriverRing::starting_at(memory(), event_idx, position);
     (driver, DeviceRing::new(memory(), position, event_idx))
 }

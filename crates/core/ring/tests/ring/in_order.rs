@@ -5,15 +5,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use lasthop_guestmem::{Mapping, MemoryMap};
-use lasthop_ring::{DeviceRing, DriverRing, DriverRingError, Ledger, RingError, RingMemory, death};
+use lasthop_ring::{
+    DeviceRing, DriverRing, DriverRingError, Ledger, RingError, RingFormat, RingMemory, death,
+};
 
-use crate::fixture::{AVAILABLE_AT, GUEST_ADDR, addresses, map};
+use crate::fixture::{AVAILABLE_AT, FORMATS, GUEST_ADDR, addresses, map};
 
 const ENTRIES: u16 = 8;
 const START: u16 = 65_531;
 const CHAINS: u32 = 24;
+/// Stores after which a device has begun its ring.
+const BEGIN_STORES_MAX: u64 = 40;
 
 struct World {
+    format: RingFormat,
     map: MemoryMap,
     kept: Arc<Mapping>,
     driver: DriverRing,
@@ -22,24 +27,24 @@ struct World {
 }
 
 impl World {
-    fn new() -> Self {
+    fn new(format: RingFormat) -> Self {
         let map = map();
-        let driver = DriverRing::starting_at(memory(&map), true, START).in_order(true);
+        let driver = DriverRing::starting_at(memory(format, &map), true, START).in_order(true);
         let kept = Arc::new(Mapping::anonymous(Ledger::BYTES).unwrap());
-        Self { map, kept, driver, sent: 0, returned: 0 }
+        Self { format, map, kept, driver, sent: 0, returned: 0 }
     }
 
     fn ledger(&self) -> Ledger {
-        Ledger::within(&self.kept, 0, ENTRIES).unwrap()
+        Ledger::within(self.format, &self.kept, 0, ENTRIES).unwrap()
     }
 
     fn first(&self) -> DeviceRing {
-        DeviceRing::begin(memory(&self.map), self.ledger(), START, true).keep_order().unwrap()
+        DeviceRing::begin(memory(self.format, &self.map), self.ledger(), START, true).keep_order().unwrap()
     }
 
     /// The next device, which gives up the chains of the previous one.
     fn next(&self) -> DeviceRing {
-        let ring = DeviceRing::take_over(memory(&self.map), self.ledger(), true).unwrap();
+        let ring = DeviceRing::take_over(memory(self.format, &self.map), self.ledger(), true).unwrap();
         let mut ring = ring.keep_order().unwrap();
         let marked: Vec<u16> = ring.marked().collect();
         marked.into_iter().for_each(|head| ring.give_up(head));
@@ -64,8 +69,8 @@ impl World {
     }
 }
 
-fn memory(map: &MemoryMap) -> RingMemory {
-    RingMemory::new(map, u32::from(ENTRIES), addresses()).unwrap()
+fn memory(format: RingFormat, map: &MemoryMap) -> RingMemory {
+    RingMemory::of(format, map, u32::from(ENTRIES), addresses()).unwrap()
 }
 
 /// Takes all pending chains. Each has two copies to be settled.
@@ -97,7 +102,11 @@ fn serve(ring: &mut DeviceRing, seed: usize) {
 
 #[test]
 fn a_chain_that_is_completed_first_waits_for_those_before_it() {
-    let mut world = World::new();
+    FORMATS.into_iter().for_each(a_chain_that_is_completed_first_waits_for_those_before_it_of);
+}
+
+fn a_chain_that_is_completed_first_waits_for_those_before_it_of(format: RingFormat) {
+    let mut world = World::new(format);
     let mut ring = world.first();
     world.drive();
     let heads = take(&mut ring);
@@ -121,12 +130,16 @@ fn a_chain_that_is_completed_first_waits_for_those_before_it() {
 
 #[test]
 fn chains_come_back_once_and_in_order_wherever_devices_die() {
+    FORMATS.into_iter().for_each(chains_come_back_once_and_in_order_wherever_devices_die_of);
+}
+
+fn chains_come_back_once_and_in_order_wherever_devices_die_of(format: RingFormat) {
     if !cfg!(debug_assertions) {
         return; // this device did not die
     }
     let mut died = 0;
     for stores in 0..300 {
-        let mut world = World::new();
+        let mut world = World::new(format);
         for (number, stores) in [stores, stores / 2].into_iter().enumerate() {
             death::after_stores(Some(stores));
             let result = catch_unwind(AssertUnwindSafe(|| {
@@ -138,11 +151,11 @@ fn chains_come_back_once_and_in_order_wherever_devices_die() {
             }));
             death::after_stores(None);
             died += u32::from(result.is_err());
-            if number == 0 && stores < 20 {
+            if number == 0 && stores < BEGIN_STORES_MAX {
                 break; // it may not have begun the ring
             }
         }
-        if stores < 20 {
+        if stores < BEGIN_STORES_MAX {
             continue;
         }
         let mut ring = world.next();
@@ -157,7 +170,7 @@ fn chains_come_back_once_and_in_order_wherever_devices_die() {
 
 #[test]
 fn a_driver_that_overwrites_what_is_in_flight_stops_its_ring() {
-    let mut world = World::new();
+    let mut world = World::new(RingFormat::Split);
     let mut ring = world.first();
     world.drive();
     let heads = take(&mut ring);
@@ -165,14 +178,18 @@ fn a_driver_that_overwrites_what_is_in_flight_stops_its_ring() {
     let first = AVAILABLE_AT + 4 + 2 * u64::from(START & (ENTRIES - 1));
     let entry = world.map.translate(GUEST_ADDR + first, 2, &mut 0).unwrap();
     world.map.write(entry, 0, &heads[1].to_le_bytes()).unwrap();
-    let ring = DeviceRing::take_over(memory(&world.map), world.ledger(), true).unwrap();
+    let ring = DeviceRing::take_over(memory(world.format, &world.map), world.ledger(), true).unwrap();
     assert_eq!(ring.keep_order().unwrap_err(), RingError::ChainsInFlight(heads[1]));
 }
 
 #[test]
 fn a_driver_notices_a_device_that_does_not_keep_order() {
-    let mut world = World::new();
-    let mut ring = DeviceRing::new(memory(&world.map), START, true);
+    FORMATS.into_iter().for_each(a_driver_notices_a_device_that_does_not_keep_order_of);
+}
+
+fn a_driver_notices_a_device_that_does_not_keep_order_of(format: RingFormat) {
+    let mut world = World::new(format);
+    let mut ring = DeviceRing::new(memory(world.format, &world.map), START, true);
     world.drive();
     let heads = take(&mut ring);
     ring.give_up(heads[1]);

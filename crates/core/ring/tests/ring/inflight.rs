@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::Mapping;
-use lasthop_ring::{DeviceRing, DriverRing, InflightLog, Ledger, RingMemory, death};
+use lasthop_ring::{DeviceRing, DriverRing, InflightLog, Ledger, RingFormat, RingMemory, death};
 
 use crate::fixture::{GUEST_ADDR, addresses, map};
 
@@ -40,7 +40,7 @@ impl World {
         let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
         let base = self.driver.used_position().wrapping_add(self.driver.used_pending().unwrap());
         let (mut ring, was_taken) =
-            DeviceRing::begin_logged(memory(), Ledger::private(ENTRIES), log, base, true);
+            DeviceRing::begin_logged(memory(), Ledger::private(RingFormat::Split, ENTRIES), log, base, true);
         if self.in_order {
             ring = ring.keep_order().expect("the driver has the chains in flight still");
         }

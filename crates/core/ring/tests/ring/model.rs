@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use crate::fixture::{BUFFERS_AT, GUEST_ADDR, MEMORY_BYTES, map, pair};
+use crate::fixture::{BUFFERS_AT, FORMATS, GUEST_ADDR, MEMORY_BYTES, map, pair_of};
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, Used, walk, write_table};
+use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, RingFormat, Used, walk, write_table};
 use proptest::prelude::*;
 
 const ENTRIES: u16 = 8;
@@ -44,9 +44,9 @@ struct World {
 }
 
 impl World {
-    fn new(event_idx: bool, position: u16) -> Self {
+    fn new(format: RingFormat, event_idx: bool, position: u16) -> Self {
         let map = map();
-        let (driver, device) = pair(&map, ENTRIES, event_idx, position);
+        let (driver, device) = pair_of(format, &map, ENTRIES, event_idx, position);
         let (added, published, completed, used) = Default::default();
         let tables = [None; ENTRIES as usize];
         Self {
@@ -123,7 +123,7 @@ impl World {
         self.tables[place] = Some(self.next_token);
         let offset = BUFFERS_AT + place as u64 * u64::from(TABLE_BYTES);
         let table = Segment { offset, len: TABLE_BYTES, region: 0 };
-        let len = write_table(&self.map, table, readable, writable).unwrap();
+        let len = write_table(self.driver.format(), &self.map, table, readable, writable).unwrap();
         self.driver.add_indirect(GUEST_ADDR + offset, len, self.next_token)
     }
 
@@ -220,11 +220,12 @@ fn position() -> impl Strategy<Value = u16> {
 proptest! {
     #[test]
     fn both_sides_agree_with_the_model(
+        format in prop_oneof![Just(RingFormat::Split), Just(RingFormat::Packed)],
         event_idx in any::<bool>(),
         position in position(),
         steps in prop::collection::vec(step(), 0..200),
     ) {
-        let mut world = World::new(event_idx, position);
+        let mut world = World::new(format, event_idx, position);
         for step in &steps {
             world.step(step);
         }
@@ -235,7 +236,13 @@ proptest! {
 #[test]
 #[cfg_attr(miri, ignore = "too many steps")]
 fn goes_on_beyond_65536_chains() {
-    let mut world = World::new(true, 0);
+    for format in FORMATS {
+        goes_on_beyond_65536_chains_of(format);
+    }
+}
+
+fn goes_on_beyond_65536_chains_of(format: RingFormat) {
+    let mut world = World::new(format, true, 0);
     let first = GUEST_ADDR + BUFFERS_AT;
     for round in 0..50_000_u64 {
         for chain in 0..3 {
@@ -244,5 +251,10 @@ fn goes_on_beyond_65536_chains() {
         }
         world.drain();
     }
-    assert_eq!(world.device.base(), (150_000 % 65_536) as u16);
+    // Each chain has two descriptors, which is what positions of a packed ring count.
+    let expected = match format {
+        RingFormat::Split => 150_000 % 65_536,
+        RingFormat::Packed => 300_000 % (2 * u32::from(ENTRIES)),
+    };
+    assert_eq!(u32::from(world.device.base()), expected);
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use crate::fixture::{BUFFERS_AT, GUEST_ADDR, map, pair};
+use crate::fixture::{BUFFERS_AT, FORMATS, GUEST_ADDR, map, pair, pair_of};
 use lasthop_ring::{DeviceRing, DriverRing};
 
 const ENTRIES: u16 = 4;
@@ -67,9 +67,9 @@ fn drive(mut driver: DriverRing, kicks: &SyncSender<()>, calls: &Receiver<()>) -
 
 #[test]
 fn no_side_sleeps_over_work() {
-    for event_idx in [false, true] {
+    for (format, event_idx) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
         let map = map();
-        let (driver, device) = pair(&map, ENTRIES, event_idx, 0);
+        let (driver, device) = pair_of(format, &map, ENTRIES, event_idx, 0);
         let ((kick, kicks), (call, calls)) = (bell(), bell());
         std::thread::scope(|scope| {
             scope.spawn(move || serve(device, kicks, call));

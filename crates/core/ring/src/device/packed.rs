@@ -1,0 +1,349 @@
+//! The device's side of a packed ring (virtio 1.2, 2.8).
+//!
+//! ```text
+//!   descriptors   [ u u|w w|t t t|f f f|a a . . ]       u used, w completed, t taken, f found, a available
+//!              published ^  ^    ^     ^ end of those found
+//!                   next_used    next_avail
+//! ```
+//!
+//! A chain is known by its buffer ID, which stands in its last descriptor. The driver may not reuse an ID before its
+//! chain is used; but used descriptors are written in ring order, whatever chain they are of. So the descriptors of a
+//! chain under way may be overwritten, and only the ledger knows where it began and how long it is.
+//!
+//! Completed chains are written into the ledger, and from there into the ring when they are published: the first one
+//! last, since the driver looks at the others only behind it.
+
+use super::DeviceRing;
+use crate::ledger::order;
+use crate::ledger::packed::PackedPlace;
+use crate::packed_memory::{PackedWord, used_flags};
+use crate::{DESC_NEXT, DESC_WRITE, Descriptor, Ledger, RingError, RingMemory, death};
+
+/// The private state of a packed ring.
+#[derive(Debug)]
+pub(super) struct PackedState {
+    /// By place of its first descriptor: a found chain's buffer ID.
+    ids: Box<[u16]>,
+    /// By place: number of descriptors of the chain that ends before it.
+    spans_before: Box<[u16]>,
+    /// A chain of more than one descriptor was found.
+    has_long: bool,
+    /// The position behind the chains that were found.
+    found_end: u16,
+    /// Number of chains that were found and not taken.
+    found: u16,
+    /// The fault of the chain behind them.
+    fault: Option<RingError>,
+    /// First descriptors of chains that wait.
+    waiting: Option<Box<[KeptChain]>>,
+}
+
+/// The only descriptor of a chain that waits, by buffer ID.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeptChain {
+    /// The position at which it stood.
+    first: u16,
+    is_valid: bool,
+    descriptor: Descriptor,
+}
+
+impl PackedState {
+    /// The state of a ring of which no chain from `base` on was found.
+    pub(super) fn boxed(entries: u16, base: u16) -> Box<Self> {
+        Box::new(Self {
+            ids: vec![0; usize::from(entries)].into(),
+            spans_before: vec![1; usize::from(entries)].into(),
+            has_long: false,
+            found_end: base,
+            found: 0,
+            fault: None,
+            waiting: None,
+        })
+    }
+
+    #[inline]
+    fn place(&self, position: u16) -> usize {
+        usize::from(position) & (self.ids.len() - 1)
+    }
+
+    pub(super) fn available_index(&self, memory: &RingMemory) -> u16 {
+        self.found_end.wrapping_add(u16::from(self.is_more(memory)))
+    }
+
+    /// Whether there is a chain behind those that were found.
+    #[inline]
+    fn is_more(&self, memory: &RingMemory) -> bool {
+        memory.packed_word(self.found_end).is_available(memory.wrap(self.found_end))
+    }
+
+    /// Whether there is a chain at or behind position `seen`.
+    pub(super) fn has_moved_past(&self, seen: u16, memory: &RingMemory) -> bool {
+        seen != self.found_end || self.is_more(memory)
+    }
+
+    /// The buffer ID of the found chain at offset `ahead` from `next`.
+    pub(super) fn id(&self, ahead: u16, next: u16, ledger: &Ledger) -> Result<u16, RingError> {
+        if ahead >= self.found {
+            let none = RingError::IndexJump(ahead, self.found);
+            return Err(self.fault.unwrap_or(none));
+        }
+        let position = match self.has_long {
+            false => next.wrapping_add(ahead),
+            true => self.behind(ahead, next, ledger),
+        };
+        Ok(self.ids[self.place(position)])
+    }
+
+    /// The position behind the `count` found chains from `next` on.
+    fn behind(&self, count: u16, next: u16, ledger: &Ledger) -> u16 {
+        (0..count)
+            .fold(next, |position, _| position.wrapping_add(ledger.span(self.ids[self.place(position)])))
+    }
+
+    /// The IDs of the first found chains. Returns their number, and the fault of the next one.
+    pub(super) fn read_ids(&self, ids: &mut [u16], next: u16, ledger: &Ledger) -> (usize, Option<RingError>) {
+        let count = ids.len().min(usize::from(self.found));
+        let mut position = next;
+        for id in &mut ids[..count] {
+            *id = self.ids[self.place(position)];
+            position = position.wrapping_add(if self.has_long { ledger.span(*id) } else { 1 });
+        }
+        (count, self.fault.filter(|_| count < ids.len()))
+    }
+
+    /// Takes `count` found chains from `next` on. Returns the position behind them.
+    pub(super) fn take(&mut self, count: u16, next: u16, ledger: &Ledger) -> u16 {
+        debug_assert!(count <= self.found, "only chains that were found can be taken");
+        self.found -= count;
+        match self.has_long {
+            false => next.wrapping_add(count),
+            true => self.behind(count, next, ledger),
+        }
+    }
+
+    /// Puts back the `count` chains before `next`. Returns the position of the first of them.
+    pub(super) fn put_back(&mut self, count: u16, next: u16) -> u16 {
+        self.found += count;
+        match self.has_long {
+            false => next.wrapping_sub(count),
+            true => (0..count)
+                .fold(next, |position, _| position.wrapping_sub(self.spans_before[self.place(position)])),
+        }
+    }
+
+    /// The descriptor of a chain that waited, if it was kept.
+    pub(super) fn kept(&self, id: u16, ledger: &Ledger) -> Option<Descriptor> {
+        let kept = self.waiting.as_ref()?.get(usize::from(id))?;
+        (kept.is_valid && kept.first == ledger.first(id)).then_some(kept.descriptor)
+    }
+
+    fn keep(&mut self, id: u16, first: u16, descriptor: Descriptor) {
+        let entries = self.ids.len();
+        let waiting = self.waiting.get_or_insert_with(|| vec![KeptChain::default(); entries].into());
+        if let Some(kept) = waiting.get_mut(usize::from(id)) {
+            *kept = KeptChain { first, is_valid: true, descriptor };
+        }
+    }
+}
+
+/// A chain as it stands in the ring.
+struct FoundChain {
+    id: u16,
+    descriptors: u16,
+}
+
+impl DeviceRing {
+    /// Continues the ring of a dead device at `place`, and publishes what the driver does not see yet.
+    pub(super) fn take_over_packed(
+        memory: RingMemory,
+        ledger: Ledger,
+        place: PackedPlace,
+        event_idx: bool,
+    ) -> Self {
+        let PackedPlace { base, next_used, published } = place;
+        let mut ring = Self::at(memory, ledger, (base, next_used), event_idx);
+        ring.ledger.set_taken(base);
+        if let Some(packed) = &mut ring.packed {
+            packed.has_long = ring.ledger.has_long();
+            let chains = ring.ledger.chains().into_iter();
+            for (id, chain) in chains.filter(|(id, _)| ring.ledger.mark(*id) > 0) {
+                packed.keep(id, ring.ledger.first(id), chain);
+            }
+        }
+        let is_seen = ring.memory.packed_word(published).was_used(ring.memory.wrap(published));
+        if published != next_used && !is_seen {
+            (ring.published, ring.signalled) = (published, published);
+            ring.publish();
+        }
+        ring.ledger.set_published(next_used);
+        ring
+    }
+
+    /// Looks for chains until `wanted` are found and not taken. Returns their number; a faulty one counts, and
+    /// [`Self::head`] names its fault.
+    pub(super) fn find_chains(&mut self, wanted: u16) -> Result<u16, RingError> {
+        let Some(packed) = &mut self.packed else { return Ok(0) };
+        while packed.found < wanted && packed.fault.is_none() {
+            let position = packed.found_end;
+            let word = self.memory.packed_word(position);
+            if !word.is_available(self.memory.wrap(position)) {
+                break;
+            }
+            let under_way = position.wrapping_sub(self.next_used);
+            match found_chain(&self.memory, &self.ledger, (position, word), under_way) {
+                Ok(chain) => packed.enter(&self.ledger, &chain),
+                Err(fault) => packed.fault = Some(fault),
+            }
+        }
+        match packed.fault {
+            Some(fault) if packed.found == 0 => Err(fault),
+            fault => Ok(packed.found + u16::from(fault.is_some())),
+        }
+    }
+
+    pub(super) fn has_fault(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.fault.is_some())
+    }
+
+    /// Whether the driver has made available the last descriptor of the lap that begins with the next one.
+    pub(super) fn is_lap_available(&self) -> bool {
+        let last = self.next_avail.wrapping_add(self.entries() - 1);
+        self.memory.packed_word(last).is_available(self.memory.wrap(last))
+    }
+
+    /// The position behind the first `pending` heads, which are all that there are.
+    #[must_use]
+    pub fn position_behind(&self, pending: u16) -> u16 {
+        self.packed.as_ref().map_or(self.next_avail.wrapping_add(pending), |packed| packed.found_end)
+    }
+
+    #[inline(never)]
+    pub(super) fn next_packed_chain(&mut self) -> Option<(u16, Descriptor)> {
+        self.find_chains(1).ok()?;
+        let id = self.head(0).ok()?;
+        Some((id, self.memory.packed_descriptor(self.next_avail)))
+    }
+
+    /// As [`Self::complete`].
+    #[inline]
+    pub(super) fn complete_packed(&mut self, id: u16, written_bytes: u32) {
+        let flags = used_flags(self.memory.wrap(self.next_used));
+        let has_bytes = if written_bytes > 0 { DESC_WRITE } else { 0 };
+        let word = PackedWord::new(written_bytes, id, flags | has_bytes);
+        self.ledger.set_used_word(self.next_used, word);
+        self.next_used = self.next_used.wrapping_add(self.span(id));
+    }
+
+    /// As [`Self::complete_marked_all`].
+    pub(super) fn complete_marked_packed(&mut self, ids: impl Iterator<Item = u16>) {
+        for id in ids {
+            self.complete_packed(id, 0);
+            order();
+            self.ledger.set_mark(id, 0);
+        }
+        if self.used_order.is_some() {
+            self.use_held_back();
+        }
+    }
+
+    #[inline]
+    fn span(&self, id: u16) -> u16 {
+        match &self.packed {
+            Some(packed) if packed.has_long => self.ledger.span(id),
+            _ => 1,
+        }
+    }
+
+    /// As [`Self::publish_up_to`].
+    pub(super) fn publish_packed(&mut self, end: u16) {
+        let first = self.published;
+        self.ledger.set_filled(end);
+        order();
+        let mut position = first;
+        while position != end {
+            let word = self.ledger.used_word(position);
+            if position != first {
+                death::may_come();
+                self.memory.set_packed_word(position, word);
+            }
+            // A driver that used an ID twice must not lead beyond the end.
+            let left = end.wrapping_sub(position);
+            position = position.wrapping_add(self.span(word.id()).clamp(1, left));
+        }
+        if first != end {
+            death::may_come();
+            self.memory.publish_packed_word(first, self.ledger.used_word(first));
+        }
+        order();
+        self.published = end;
+        self.ledger.set_published(end);
+    }
+
+    /// Keeps the chain at `head`, which waits, so that it can be postponed even when its descriptor in a packed ring is
+    /// overwritten. No effect for a split ring.
+    #[cold]
+    pub fn keep_waiting(&mut self, head: u16) {
+        let Some(packed) = &mut self.packed else { return };
+        let first = self.ledger.first(head);
+        let is_intact = first.wrapping_sub(self.published) < self.memory.entries();
+        // A longer chain would need more room than it is worth: drivers use indirect tables.
+        if is_intact && (!packed.has_long || self.ledger.span(head) == 1) {
+            packed.keep(head, first, self.memory.packed_descriptor(first));
+        }
+    }
+
+    /// Whether the waiting chain at `head` can be postponed: always in a split ring, in a packed one if it
+    /// [was kept](Self::keep_waiting).
+    #[must_use]
+    pub fn can_be_postponed(&self, head: u16) -> bool {
+        self.packed.as_ref().is_none_or(|packed| packed.kept(head, &self.ledger).is_some())
+    }
+}
+
+impl PackedState {
+    /// Enters the chain behind those that were found.
+    #[inline]
+    fn enter(&mut self, ledger: &Ledger, chain: &FoundChain) {
+        let (first, place) = (self.found_end, self.place(self.found_end));
+        self.ids[place] = chain.id;
+        ledger.set_first(chain.id, first);
+        self.found_end = first.wrapping_add(chain.descriptors);
+        self.has_long |= chain.descriptors > 1;
+        // Until there is a long chain, all are as they were at the start.
+        if self.has_long {
+            ledger.set_span(chain.id, chain.descriptors);
+            let behind = self.place(self.found_end);
+            self.spans_before[behind] = chain.descriptors;
+        }
+        self.found += 1;
+    }
+}
+
+/// The available chain that begins with `word` at `position`, where `under_way` descriptors before it are not used.
+#[inline]
+fn found_chain(
+    memory: &RingMemory,
+    ledger: &Ledger,
+    (position, first): (u16, PackedWord),
+    under_way: u16,
+) -> Result<FoundChain, RingError> {
+    let (mut word, mut descriptors) = (first, 1);
+    while word.flags() & DESC_NEXT != 0 {
+        if descriptors >= memory.entries() {
+            return Err(RingError::ChainLoops);
+        }
+        word = memory.packed_word(position.wrapping_add(descriptors));
+        descriptors += 1;
+    }
+    let (id, entries) = (word.id(), memory.entries());
+    if u32::from(under_way) + u32::from(descriptors) > u32::from(entries) {
+        return Err(RingError::IndexJump(under_way.saturating_add(descriptors), entries));
+    }
+    if id >= entries {
+        return Err(RingError::DescriptorOutOfRange(id, entries));
+    }
+    if ledger.mark(id) > 0 {
+        return Err(RingError::HeadTwice(id));
+    }
+    Ok(FoundChain { id, descriptors })
+}

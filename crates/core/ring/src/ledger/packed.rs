@@ -1,0 +1,174 @@
+//! The ledger of a packed ring. Its device keeps what a split ring has in the driver's memory: where it stands, and the
+//! used descriptors that the driver cannot see yet.
+//!
+//! ```text
+//!   byte 0    tag | entries | 0 | taken | filled | first, end of those postponed | detached | published | 0 ...
+//!   byte 64   marks[entries]      by buffer ID, as in a split ring
+//!             postponed[entries]  buffer IDs
+//!             spans[entries]      by buffer ID: descriptors of its chain, 1 from the start
+//!             firsts[entries]     by buffer ID: position of the chain's first descriptor
+//!             used[entries]       by position: second words of used descriptors, from `published` on
+//!             chains[..]          of those postponed: their descriptors, which may be overwritten in the ring
+//!
+//!   find:      span and first of a chain whose ID is not marked, then its mark, then `taken`
+//!   complete:  used word, then the ID's mark is cleared        next used position = taken - spans of marked IDs
+//!   publish:   the ring's words, the first of them last, then `published`
+//! ```
+//!
+//! All positions count descriptors.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{
+    DESCRIPTOR_WORDS, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED, WORD_PUBLISHED,
+    WORD_TAKEN,
+};
+use crate::packed_memory::PackedWord;
+use crate::{Descriptor, RingFormat, death};
+
+/// The positions at which a packed ring continues.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PackedPlace {
+    /// The next descriptor to be taken.
+    pub(crate) base: u16,
+    /// The next used descriptor to be written.
+    pub(crate) next_used: u16,
+    /// The first used descriptor of which it is not known that the driver sees it.
+    pub(crate) published: u16,
+}
+
+impl Ledger {
+    /// Words of a packed ring's ledger before the postponed chains.
+    pub(super) fn packed_words(entries: usize) -> usize {
+        HEAD_WORDS + (4 + size_of::<PackedWord>() / 2) * entries
+    }
+
+    /// Words before area number `area` of those with one word for each entry.
+    #[inline]
+    fn area(&self, area: usize) -> usize {
+        HEAD_WORDS + area * usize::from(self.entries)
+    }
+
+    #[inline]
+    fn slot(&self, position: u16) -> usize {
+        usize::from(position & (self.entries - 1))
+    }
+
+    /// Number of descriptors of the chain with this buffer ID.
+    #[inline]
+    pub(crate) fn span(&self, id: u16) -> u16 {
+        self.get(self.area(2) + self.slot(id))
+    }
+
+    #[inline]
+    pub(crate) fn set_span(&self, id: u16, descriptors: u16) {
+        self.set(self.area(2) + self.slot(id), descriptors);
+    }
+
+    /// Whether there was a chain of more than one descriptor, as far as the spans tell.
+    pub(crate) fn has_long(&self) -> bool {
+        (0..self.entries).any(|id| self.span(id) != 1)
+    }
+
+    /// Position of the first descriptor of the chain with this buffer ID.
+    #[inline]
+    pub(crate) fn first(&self, id: u16) -> u16 {
+        self.get(self.area(3) + self.slot(id))
+    }
+
+    #[inline]
+    pub(crate) fn set_first(&self, id: u16, position: u16) {
+        self.set(self.area(3) + self.slot(id), position);
+    }
+
+    /// Double word `index` behind the areas with one word for each entry.
+    #[inline]
+    fn double_word(&self, index: usize) -> &AtomicU64 {
+        let at = self.area(4) + 4 * index;
+        debug_assert!(self.format == RingFormat::Packed && at + 4 <= Self::words(self.format, self.entries));
+        // SAFETY: the words from `at` on are the ledger's, which pins its memory; it begins at a multiple of 8 bytes, and four
+        // areas of any power of two of half-words are one, too. All accesses are atomic.
+        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+    }
+
+    /// The second word of the used descriptor at `position`, which the driver does not see yet.
+    #[inline]
+    pub(crate) fn used_word(&self, position: u16) -> PackedWord {
+        PackedWord(self.double_word(self.slot(position)).load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(crate) fn set_used_word(&self, position: u16, word: PackedWord) {
+        death::may_come();
+        self.double_word(self.slot(position)).store(word.0, Ordering::Relaxed);
+    }
+
+    /// Notes that the driver sees all used descriptors before `position`.
+    #[inline]
+    pub(crate) fn set_published(&self, position: u16) {
+        self.set(WORD_PUBLISHED, position);
+    }
+
+    /// Double words of postponed chain number `place`.
+    fn chain_words(&self, place: usize) -> [&AtomicU64; 2] {
+        let first = usize::from(self.entries) + place * (DESCRIPTOR_WORDS / 4);
+        [self.double_word(first), self.double_word(first + 1)]
+    }
+
+    /// Stores the only descriptors of chains that are about to be postponed, in the same order. Those beyond the room for
+    /// postponed chains are left out.
+    pub(crate) fn set_chains(&self, chains: impl Iterator<Item = Descriptor>) {
+        let room = Self::postponed_max(self.format, self.entries);
+        for (place, chain) in chains.take(room).enumerate() {
+            for (word, value) in self.chain_words(place).into_iter().zip(chain.to_words()) {
+                death::may_come();
+                word.store(value, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// The postponed buffer IDs and their descriptors, in order. An ID may be invalid.
+    pub(crate) fn chains(&self) -> Vec<(u16, Descriptor)> {
+        let room = Self::postponed_max(self.format, self.entries);
+        let places = usize::from(self.get(WORD_POSTPONED))..usize::from(self.get(super::WORD_POSTPONED_END));
+        let chain = |place| {
+            let [addr, rest] = self.chain_words(place).map(|word| word.load(Ordering::Relaxed));
+            (self.get(self.postponed_word(place)), Descriptor::from_words(addr, rest))
+        };
+        places.take_while(|place| *place < room).map(chain).collect()
+    }
+
+    /// Where a ring continues that completes chains in any order.
+    pub(crate) fn where_packed_marked(&self) -> Result<PackedPlace, LedgerError> {
+        self.check()?;
+        let (taken, published) = (self.get(WORD_TAKEN), self.get(WORD_PUBLISHED));
+        let (mut spans, mut beyond) = (0_u32, 0);
+        for id in self.marked() {
+            spans += u32::from(self.span(id));
+            // Marked, and not noted as taken.
+            let ahead = self.first(id).wrapping_sub(taken);
+            if ahead < self.entries {
+                beyond = ahead.wrapping_add(self.span(id)).max(beyond);
+            }
+        }
+        if spans > u32::from(self.entries) || beyond > self.entries {
+            return Err(LedgerError::Torn { used: published });
+        }
+        let base = taken.wrapping_add(beyond);
+        let next_used = base.wrapping_sub(spans as u16); // at most `entries`
+        self.checked(PackedPlace { base, next_used, published })
+    }
+
+    /// As [`Self::where_packed_marked`], for a ring that completes chains in order and fills them before it does: filled
+    /// chains count as used.
+    pub(crate) fn where_packed_filled(&self) -> Result<PackedPlace, LedgerError> {
+        self.check()?;
+        let filled = self.get(WORD_FILLED);
+        self.checked(PackedPlace { base: filled, next_used: filled, published: self.get(WORD_PUBLISHED) })
+    }
+
+    fn checked(&self, place: PackedPlace) -> Result<PackedPlace, LedgerError> {
+        let unpublished = place.next_used.wrapping_sub(place.published);
+        if unpublished > self.entries { Err(LedgerError::Torn { used: place.published }) } else { Ok(place) }
+    }
+}
