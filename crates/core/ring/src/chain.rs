@@ -18,6 +18,15 @@ pub enum BufferAccess {
     Both,
 }
 
+/// Where the walk of a chain begins.
+#[derive(Clone, Copy, Debug)]
+pub struct ChainStart {
+    /// The first descriptor.
+    pub descriptor: Descriptor,
+    /// Whether it is a copy, and leads to copies.
+    pub(crate) is_kept: bool,
+}
+
 /// As [`walk_from`], from the chain's head.
 ///
 /// # Errors
@@ -31,12 +40,12 @@ pub fn walk(
     hint: &mut u16,
     segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
-    walk_from(ring, map, ring.descriptor(head), direction, hint, segment)
+    walk_from(ring, map, ring.chain_start(head), direction, hint, segment)
 }
 
-/// Walks the chain that begins with `first`, a descriptor that the caller has read. Each descriptor is read once,
-/// checked and translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends
-/// the walk by returning false. Returns whether the walk reached the end of the chain.
+/// Walks the chain that begins with `start`, which the caller has read. Each descriptor is read once, checked and
+/// translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends the walk by
+/// returning false. Returns whether the walk reached the end of the chain.
 ///
 /// `hint` is the region of the last translation.
 ///
@@ -46,11 +55,12 @@ pub fn walk(
 pub fn walk_from(
     ring: &DeviceRing,
     map: &MemoryMap,
-    first: Descriptor,
+    start: ChainStart,
     direction: BufferAccess,
     hint: &mut u16,
     mut segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
+    let ChainStart { descriptor: first, is_kept } = start;
     let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
     let is_packed = ring.is_packed();
     let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty, is_packed };
@@ -78,7 +88,7 @@ pub fn walk_from(
         if descriptor.next >= ring.entries() {
             return Err(RingError::DescriptorOutOfRange(descriptor.next, ring.entries()));
         }
-        descriptor = ring.linked_descriptor(descriptor.next);
+        descriptor = ring.linked_descriptor(descriptor.next, is_kept);
         if descriptor.flags & DESC_INDIRECT != 0 {
             // The ring's size bounds only descriptors of the ring's own table.
             walk.budget = CHAIN_DESCRIPTORS_MAX - (direct_max - walk.budget);

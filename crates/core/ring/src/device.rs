@@ -11,13 +11,15 @@
 
 use std::sync::atomic::{Ordering, fence};
 
+mod kept_chains;
 mod packed;
 mod used_order;
 
 use crate::ledger::{HELD_BACK, order};
 use crate::packed_memory::{EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE};
 use crate::{
-    Descriptor, InflightLog, Ledger, LedgerError, RingError, RingFormat, RingMemory, arm_and_recheck,
+    ChainStart, Descriptor, InflightLog, Ledger, LedgerError, RingError, RingFormat, RingMemory,
+    arm_and_recheck,
 };
 use packed::PackedState;
 use used_order::UsedOrder;
@@ -408,10 +410,8 @@ impl DeviceRing {
     /// them once more, in this order and before any other. No output of them was done, and none may be done before
     /// [`Self::resume`]. Returns how many, from the first on, were postponed: there may not be room for all.
     pub fn postpone(&mut self, heads: &[u16]) -> usize {
-        if let Some(packed) = &self.packed {
-            self.ledger.set_chains(heads.iter().filter_map(|id| packed.kept(*id, &self.ledger)));
-        }
-        self.ledger.postpone(heads)
+        let room = self.packed.as_ref().map(|packed| packed.store_kept(heads, &self.ledger));
+        self.ledger.postpone(&heads[..room.unwrap_or(heads.len())])
     }
 
     /// Resumes the next `count` postponed chains: a successor will not take them again.
@@ -534,23 +534,23 @@ impl DeviceRing {
         }
     }
 
-    /// As [`Self::descriptor`], for a chain that may be taken once more after it was postponed.
+    /// The start of the chain at `head`, read now. A chain of a packed ring that was postponed is as it was then.
     #[inline]
     #[must_use]
-    pub fn chain_start(&self, head: u16) -> Descriptor {
-        match &self.packed {
-            Some(packed) if self.mark(head) > 0 => {
-                packed.kept(head, &self.ledger).unwrap_or_else(|| self.descriptor(head))
-            }
-            _ => self.descriptor(head),
+    pub fn chain_start(&self, head: u16) -> ChainStart {
+        let packed = self.packed.as_ref().filter(|_| self.mark(head) > 0);
+        match packed.and_then(|packed| packed.kept(head, &self.ledger)) {
+            None => ChainStart { descriptor: self.descriptor(head), is_kept: false },
+            Some(descriptor) => ChainStart { descriptor, is_kept: true },
         }
     }
 
-    /// The descriptor to which another one of a chain leads, read now.
+    /// The descriptor to which another one of a chain leads, read now; `is_kept` as its start tells.
     #[inline]
-    pub(crate) fn linked_descriptor(&self, index: u16) -> Descriptor {
-        match self.packed {
+    pub(crate) fn linked_descriptor(&self, index: u16, is_kept: bool) -> Descriptor {
+        match &self.packed {
             None => self.memory.descriptor(index),
+            Some(packed) if is_kept => packed.kept_link(index),
             Some(_) => self.memory.packed_descriptor(index),
         }
     }

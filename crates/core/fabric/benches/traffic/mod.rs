@@ -246,7 +246,7 @@ fn lay_out(sender: &TestGuest, number: u64, frame: &Frame, plan: &Plan) -> Chain
     let table = (plan.layout == Layout::Indirect).then(|| {
         let addr = TABLES_AT + number * u64::from(TABLE_BYTES);
         let area = sender.map.translate(addr, TABLE_BYTES, &mut 0).unwrap();
-        (addr, write_table(&sender.map, area, &buffers, &[]).unwrap())
+        (addr, write_table(sender.format, &sender.map, area, &buffers, &[]).unwrap())
     });
     Chain { buffers, table }
 }

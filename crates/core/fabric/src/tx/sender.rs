@@ -351,15 +351,14 @@ pub(crate) fn read_more_chains(
 /// Reads and checks the chain at `head`, which is not under way, and enters it in the side table.
 #[inline]
 fn take_pieces(queue: &mut TxQueue, map: &MemoryMap, head: u16, epoch: u32) -> Result<Chain, RingError> {
-    let descriptor = queue.ring.chain_start(head);
+    let start = queue.ring.chain_start(head);
     let mut segments = ChainSegments::new();
     let mut bytes = 0_u32;
-    let whole =
-        walk_from(&queue.ring, map, descriptor, BufferAccess::Readable, &mut queue.hint, |segment, _| {
-            bytes = bytes.saturating_add(segment.len);
-            segments.try_push(segment).is_ok()
-        })?;
-    if segments.len() > 1 || descriptor.flags & (DESC_NEXT | DESC_INDIRECT) != 0 {
+    let whole = walk_from(&queue.ring, map, start, BufferAccess::Readable, &mut queue.hint, |segment, _| {
+        bytes = bytes.saturating_add(segment.len);
+        segments.try_push(segment).is_ok()
+    })?;
+    if segments.len() > 1 || start.descriptor.flags & (DESC_NEXT | DESC_INDIRECT) != 0 {
         queue.pieces += segments.len() as u64;
     }
     let first = segments.first().copied().unwrap_or_default();

@@ -95,7 +95,7 @@ impl Peer {
     /// Writes the indirect table for the given parts at `addr`. Returns its length in bytes.
     fn table(&self, addr: u64, readable: &[(u64, u32)], writable: &[(u64, u32)]) -> u32 {
         let table = self.map.translate(addr, TABLE_BYTES as u32, &mut 0).unwrap();
-        write_table(&self.map, table, readable, writable).unwrap()
+        write_table(self.tx.format(), &self.map, table, readable, writable).unwrap()
     }
 
     /// Sends one frame and has the switch deliver it and return its chain.

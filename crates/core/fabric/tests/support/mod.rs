@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lasthop_fabric::{Capabilities, Fabric, PortCounters, RingId};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, Verdicts};
-use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingMemory};
+use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingFormat, RingMemory};
 use lasthop_wire::Offload;
 use lasthop_wire::vnet::HEADER_BYTES;
 
@@ -34,9 +34,14 @@ pub fn everything() -> Capabilities {
 }
 
 pub fn ring_at(map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
+    ring_of(RingFormat::Split, map, entries, base)
+}
+
+/// As `ring_at`, for a ring of either format.
+pub fn ring_of(format: RingFormat, map: &MemoryMap, entries: u32, base: u64) -> RingMemory {
     let available = base + 16 * u64::from(entries);
     let used = (available + 6 + 2 * u64::from(entries)).next_multiple_of(64);
-    RingMemory::new(map, entries, RingAddresses { descriptors: base, available, used }).unwrap()
+    RingMemory::of(format, map, entries, RingAddresses { descriptors: base, available, used }).unwrap()
 }
 
 /// Memory of a guest with `pairs` queue pairs.
@@ -67,6 +72,8 @@ pub struct TestGuest {
     pub capabilities: Capabilities,
     /// Whether its transmit chains are returned in the order in which they were made available.
     pub in_order: bool,
+    /// The format of its rings.
+    pub format: RingFormat,
     entries: u32,
     free_tx: Vec<u32>,
 }
@@ -116,6 +123,7 @@ impl TestGuest {
             rx_buffers,
             capabilities,
             in_order,
+            format: RingFormat::Split,
             entries,
             free_tx,
             map,
@@ -146,6 +154,23 @@ impl TestGuest {
         Self { in_order, ..self }
     }
 
+    /// Sets the format of its rings, which must be unused.
+    pub fn of_format(mut self, format: RingFormat) -> Self {
+        self.format = format;
+        let fresh = |index| DriverRing::new(self.ring_memory(index), true).in_order(self.in_order);
+        (self.rx, self.tx) = (fresh(0), fresh(1));
+        self
+    }
+
+    /// As `attach`, with packed rings; the transmit ring is in order or not.
+    pub fn attach_packed(fabric: &mut Fabric, port: u16, in_order: bool) -> Self {
+        let guest = Self::attach(fabric, port, everything(), 256, 2048);
+        (0..2).for_each(|index| _ = fabric.stop_ring(guest.port, index));
+        let mut guest = guest.in_order(in_order).of_format(RingFormat::Packed);
+        (0..2).for_each(|index| guest.start(fabric, index));
+        guest
+    }
+
     /// As `attach`, with VIRTIO_F_IN_ORDER negotiated.
     pub fn attach_in_order(fabric: &mut Fabric, port: u16, entries: u32, rx_buffer_bytes: u32) -> Self {
         let guest = Self::attach(fabric, port, everything(), entries, rx_buffer_bytes);
@@ -169,7 +194,7 @@ impl TestGuest {
     /// The memory of virtqueue `index % 2` of the pair.
     pub fn ring_memory(&self, index: u16) -> RingMemory {
         let base = self.base + if index.is_multiple_of(2) { RX_RINGS } else { TX_RINGS };
-        ring_at(&self.map, self.entries, base)
+        ring_of(self.format, &self.map, self.entries, base)
     }
 
     /// (Re)starts virtqueue `index` on the switch's side.

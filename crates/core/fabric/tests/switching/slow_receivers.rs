@@ -11,7 +11,7 @@ use lasthop_fabric::Fabric;
 use lasthop_fabric::bounds::{INTERNAL_FRAMES_MAX, WAITING_NS_MAX};
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_module_api::{DropReason, PortId};
-use lasthop_ring::{DeviceRing, DriverRing, RingError, write_table};
+use lasthop_ring::{DeviceRing, DriverRing, RingError, RingFormat, write_table};
 use lasthop_wire::Offload;
 
 const PORTS: [PortId; 2] = [PortId(1), PortId(2)];
@@ -166,7 +166,7 @@ fn a_receive_chain_of_empty_buffers_stops_its_ring() {
     let table = receiver.map.translate(RX_BUFFERS, 1024 * 16, &mut 0).unwrap();
     let mut parts = vec![(RX_BUFFERS + (1 << 20), 0_u32); 1023];
     parts.push((RX_BUFFERS + (1 << 20), 1));
-    let len = write_table(&receiver.map, table, &[], &parts).unwrap();
+    let len = write_table(RingFormat::Split, &receiver.map, table, &[], &parts).unwrap();
     let mut ring = receiver.rx;
     ring.add_indirect(RX_BUFFERS, len, 0).unwrap();
     ring.publish();

@@ -5,17 +5,24 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use crate::support::{
-    ByLastByte, RX_RINGS, TX_RINGS, TestGuest, assert_conserved, everything, memory, ring_at,
-};
+use crate::support::{ByLastByte, TestGuest, assert_conserved, everything, memory};
 use lasthop_fabric::{Capabilities, Fabric};
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{DropReason, PortId};
-use lasthop_ring::{DeviceRing, Ledger, LedgerError, death};
+use lasthop_ring::{DeviceRing, Ledger, LedgerError, RingFormat, death};
 use lasthop_wire::Offload;
 
 const ENTRIES: u32 = 16;
 const PORTS: u16 = 3;
+
+/// Whether transmit chains are used in order, and the format of the rings.
+type RingKind = (bool, RingFormat);
+const KINDS: [RingKind; 4] = [
+    (false, RingFormat::Split),
+    (true, RingFormat::Split),
+    (false, RingFormat::Packed),
+    (true, RingFormat::Packed),
+];
 
 /// A guest and its rings' memory that outlives the fabric.
 struct Attached {
@@ -25,20 +32,25 @@ struct Attached {
 }
 
 impl Attached {
-    fn new(port: u16, capabilities: Capabilities, rx_buffer_bytes: u32, in_order: bool) -> Self {
+    fn new(
+        port: u16,
+        capabilities: Capabilities,
+        rx_buffer_bytes: u32,
+        (in_order, format): RingKind,
+    ) -> Self {
         let guest = TestGuest::pair(PortId(port), 0, memory(1), capabilities, ENTRIES, rx_buffer_bytes);
-        let guest = guest.in_order(in_order);
+        let guest = guest.in_order(in_order).of_format(format);
         let kept = Arc::new(Mapping::anonymous(2 * Ledger::BYTES).unwrap());
         Self { guest, kept, sent: 0 }
     }
 
     fn ledger(&self, index: u16) -> Ledger {
-        Ledger::within(RingFormat::Split, &self.kept, usize::from(index) * Ledger::BYTES, ENTRIES as u16)
+        Ledger::within(self.guest.format, &self.kept, usize::from(index) * Ledger::BYTES, ENTRIES as u16)
             .unwrap()
     }
 
     fn ring(&self, index: u16, is_new: bool) -> Result<DeviceRing, LedgerError> {
-        let memory = ring_at(&self.guest.map, ENTRIES, [RX_RINGS, TX_RINGS][usize::from(index)]);
+        let memory = self.guest.ring_memory(index);
         let ring = match (is_new, index) {
             (true, _) => Ok(DeviceRing::begin(memory, self.ledger(index), 0, true)),
             (false, 0) => DeviceRing::take_over_in_order(memory, self.ledger(index), true),
@@ -79,12 +91,12 @@ struct World {
 }
 
 impl World {
-    fn new(floods: bool, in_order: bool) -> Self {
+    fn new(floods: bool, kind: RingKind) -> Self {
         let small = Capabilities { mergeable: true, ..Capabilities::default() };
         let guests = vec![
-            Attached::new(1, everything(), 2048, in_order),
-            Attached::new(2, everything(), 2048, in_order),
-            Attached::new(3, small, 256, in_order),
+            Attached::new(1, everything(), 2048, kind),
+            Attached::new(2, everything(), 2048, kind),
+            Attached::new(3, small, 256, kind),
         ];
         Self { floods, guests, ..Self::default() }
     }
@@ -242,12 +254,12 @@ fn dies_within(stores: u64, work: impl FnOnce()) -> bool {
 
 /// Runs `work` once for each of its stores, with a fabric that dies before that store; `succeed` takes over.
 fn die_everywhere(
-    (floods, in_order): (bool, bool),
+    (floods, kind): (bool, RingKind),
     work: impl Fn(&mut World, &mut Fabric),
     succeed: impl Fn(u64, &mut World, Fabric),
 ) {
     for stores in 0.. {
-        let mut world = World::new(floods, in_order);
+        let mut world = World::new(floods, kind);
         let mut first = world.start(true);
         let has_died = dies_within(stores, || work(&mut world, &mut first));
         succeed(stores, &mut world, first);
@@ -266,8 +278,8 @@ fn whenever_a_fabric_dies_the_next_one_goes_on() {
         (false, World::traffic_with_rests),
         (true, World::traffic_with_rests),
     ] {
-        for in_order in [false, true] {
-            die_everywhere((floods, in_order), work, |_, world, first| {
+        for kind in KINDS {
+            die_everywhere((floods, kind), work, |_, world, first| {
                 let mut second = world.start(false);
                 world.settle(&mut second);
                 world.check(&[first], &second);
@@ -295,8 +307,8 @@ fn rest_twice(world: &mut World, fabric: &mut Fabric) {
 
 #[test]
 fn nothing_that_waits_is_lost_when_a_fabric_comes_to_rest() {
-    for (is_another, in_order) in [(false, false), (true, false), (false, true), (true, true)] {
-        let mut world = World::new(false, in_order);
+    for (is_another, kind) in KINDS.into_iter().flat_map(|kind| [(false, kind), (true, kind)]) {
+        let mut world = World::new(false, kind);
         let mut first = world.start(true);
         rest_twice(&mut world, &mut first);
         let mut others = Vec::new();
@@ -313,7 +325,7 @@ fn nothing_that_waits_is_lost_when_a_fabric_comes_to_rest() {
 
 #[test]
 fn of_a_flood_that_waits_when_a_fabric_comes_to_rest_the_rest_is_lost_and_counted() {
-    let mut world = World::new(true, false);
+    let mut world = World::new(true, KINDS[0]);
     let mut first = world.start(true);
     world.post(2, 4);
     (0..2).for_each(|_| world.send(1, 0xff, 200, &[]));
@@ -330,7 +342,7 @@ fn of_a_flood_that_waits_when_a_fabric_comes_to_rest_the_rest_is_lost_and_counte
 
 #[test]
 fn a_ring_that_stops_before_its_postponed_chains_are_taken_gives_them_back() {
-    let mut world = World::new(false, true);
+    let mut world = World::new(false, (true, RingFormat::Split));
     let mut first = world.start(true);
     rest_twice(&mut world, &mut first);
     assert_eq!(first.stop_ring(PortId(1), 1), Some(8), "all that was taken is completed");
@@ -344,8 +356,7 @@ fn a_ring_that_stops_before_its_postponed_chains_are_taken_gives_them_back() {
 #[test]
 fn a_successor_may_die_while_it_takes_over() {
     for work in [World::traffic as fn(&mut World, &mut Fabric), World::traffic_with_rests, rest_twice] {
-        die_everywhere((false, false), work, take_over_twice);
-        die_everywhere((false, true), work, take_over_twice);
+        KINDS.into_iter().for_each(|kind| die_everywhere((false, kind), work, take_over_twice));
     }
 }
 
@@ -364,12 +375,12 @@ fn take_over_twice(stores: u64, world: &mut World, first: Fabric) {
 /// After quiescing, another fabric takes over and dies before each store; so does its successor.
 #[test]
 fn a_successor_may_die_while_it_takes_postponed_chains() {
-    [false, true].into_iter().for_each(die_with_postponed_chains);
+    KINDS.into_iter().for_each(die_with_postponed_chains);
 }
 
-fn die_with_postponed_chains(in_order: bool) {
+fn die_with_postponed_chains(kind: RingKind) {
     for stores in 0.. {
-        let mut world = World::new(false, in_order);
+        let mut world = World::new(false, kind);
         let mut first = world.start(true);
         rest_twice(&mut world, &mut first);
         let mut second = world.start(false);

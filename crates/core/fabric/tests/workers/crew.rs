@@ -9,7 +9,7 @@ use lasthop_fabric::{
 };
 use lasthop_guestmem::Mapping;
 use lasthop_module_api::{Batch, DropReason, Module, PortId, PortSettings, TagEdit, Verdicts};
-use lasthop_ring::{DeviceRing, Ledger};
+use lasthop_ring::{DeviceRing, Ledger, RingFormat};
 use lasthop_wire::vnet::HEADER_BYTES;
 
 use crate::frames::{check_frame, frame};
@@ -110,7 +110,7 @@ impl Pair {
     /// The switch's side of a ring: begun at a position, or taken over from a dead switch.
     fn ring(&self, index: u16, position: Option<u16>) -> DeviceRing {
         let ledger =
-            Ledger::within(RingFormat::Split, &self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
+            Ledger::within(self.guest.format, &self.kept, usize::from(index) * Ledger::BYTES, 64).unwrap();
         let memory = self.guest.ring_memory(index);
         let ring = match (position, index) {
             (Some(position), _) => DeviceRing::begin(memory, ledger, position, true),
@@ -161,6 +161,9 @@ impl ModelSwitch {
                 let capabilities = capabilities(setup, port);
                 let guest = TestGuest::pair(port, queue, Arc::clone(&map), capabilities, 64, rx_bytes);
                 let guest = guest.in_order(!number.is_multiple_of(2));
+                // Of four guests each has another kind of rings.
+                let is_packed = matches!(number % 4, 1 | 2);
+                let guest = guest.of_format(if is_packed { RingFormat::Packed } else { RingFormat::Split });
                 let home = pairs.len() % setup.workers;
                 let kept = Arc::new(Mapping::anonymous(2 * Ledger::BYTES).unwrap());
                 let (stopped, stopping) = ([Some(0), Some(0)], [false; 2]);

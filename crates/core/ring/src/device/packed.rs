@@ -14,6 +14,7 @@
 //! last, since the driver looks at the others only behind it.
 
 use super::DeviceRing;
+use super::kept_chains::KeptChains;
 use crate::ledger::order;
 use crate::ledger::packed::PackedPlace;
 use crate::packed_memory::{PackedWord, used_flags};
@@ -34,17 +35,8 @@ pub(super) struct PackedState {
     found: u16,
     /// The fault of the chain behind them.
     fault: Option<RingError>,
-    /// First descriptors of chains that wait.
-    waiting: Option<Box<[KeptChain]>>,
-}
-
-/// The only descriptor of a chain that waits, by buffer ID.
-#[derive(Clone, Copy, Debug, Default)]
-struct KeptChain {
-    /// The position at which it stood.
-    first: u16,
-    is_valid: bool,
-    descriptor: Descriptor,
+    /// Of chains that wait.
+    waiting: Option<Box<KeptChains>>,
 }
 
 impl PackedState {
@@ -131,18 +123,32 @@ impl PackedState {
         }
     }
 
-    /// The descriptor of a chain that waited, if it was kept.
+    /// The first descriptor of a chain that waited, if it was kept.
     pub(super) fn kept(&self, id: u16, ledger: &Ledger) -> Option<Descriptor> {
-        let kept = self.waiting.as_ref()?.get(usize::from(id))?;
-        (kept.is_valid && kept.first == ledger.first(id)).then_some(kept.descriptor)
+        self.waiting.as_ref()?.start(id, ledger.first(id))
     }
 
-    fn keep(&mut self, id: u16, first: u16, descriptor: Descriptor) {
-        let entries = self.ids.len();
-        let waiting = self.waiting.get_or_insert_with(|| vec![KeptChain::default(); entries].into());
-        if let Some(kept) = waiting.get_mut(usize::from(id)) {
-            *kept = KeptChain { first, is_valid: true, descriptor };
-        }
+    /// The descriptor to which a kept one leads.
+    pub(super) fn kept_link(&self, node: u16) -> Descriptor {
+        self.waiting.as_ref().map_or_else(Descriptor::default, |kept| kept.linked(node))
+    }
+
+    /// Writes the kept chains of `ids` into the ledger. Returns how many there was room for.
+    pub(super) fn store_kept(&self, ids: &[u16], ledger: &Ledger) -> usize {
+        let Some(kept) = &self.waiting else { return 0 };
+        let chains = ids.iter().map_while(|id| kept.start(*id, ledger.first(*id)));
+        ledger.set_chains(chains.map(|start| kept.chain(start)))
+    }
+
+    fn keep(
+        &mut self,
+        ledger: &Ledger,
+        (id, first): (u16, u16),
+        chain: impl ExactSizeIterator<Item = Descriptor>,
+    ) {
+        let entries = self.ids.len() as u16; // made of a u16
+        let kept = self.waiting.get_or_insert_with(|| Box::new(KeptChains::new(entries)));
+        kept.keep(ledger, (id, first), chain);
     }
 }
 
@@ -167,7 +173,7 @@ impl DeviceRing {
             packed.has_long = ring.ledger.has_long();
             let chains = ring.ledger.chains().into_iter();
             for (id, chain) in chains.filter(|(id, _)| ring.ledger.mark(*id) > 0) {
-                packed.keep(id, ring.ledger.first(id), chain);
+                packed.keep(&ring.ledger, (id, ring.ledger.first(id)), chain.into_iter());
             }
         }
         let is_seen = ring.memory.packed_word(published).was_used(ring.memory.wrap(published));
@@ -286,9 +292,16 @@ impl DeviceRing {
         let Some(packed) = &mut self.packed else { return };
         let first = self.ledger.first(head);
         let is_intact = first.wrapping_sub(self.published) < self.memory.entries();
-        // A longer chain would need more room than it is worth: drivers use indirect tables.
-        if is_intact && (!packed.has_long || self.ledger.span(head) == 1) {
-            packed.keep(head, first, self.memory.packed_descriptor(first));
+        if is_intact {
+            let span = if packed.has_long { self.ledger.span(head) } else { 1 };
+            let chain = (0..span.min(self.memory.entries())).map(|ahead| {
+                let Descriptor { addr, len, flags, next } =
+                    self.memory.packed_descriptor(first.wrapping_add(ahead));
+                // The links are those of the chain when it was found.
+                let link = if ahead + 1 < span { DESC_NEXT } else { 0 };
+                Descriptor { addr, len, flags: flags & !DESC_NEXT | link, next }
+            });
+            packed.keep(&self.ledger, (head, first), chain);
         }
     }
 

@@ -20,11 +20,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{
-    DESCRIPTOR_WORDS, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED, WORD_PUBLISHED,
-    WORD_TAKEN,
+    DESCRIPTOR_WORDS, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED, WORD_POSTPONED_END,
+    WORD_PUBLISHED, WORD_TAKEN,
 };
 use crate::packed_memory::PackedWord;
-use crate::{Descriptor, RingFormat, death};
+use crate::{DESC_NEXT, Descriptor, RingFormat, death};
 
 /// The positions at which a packed ring continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,33 +109,57 @@ impl Ledger {
         self.set(WORD_PUBLISHED, position);
     }
 
-    /// Double words of postponed chain number `place`.
+    /// Double words of descriptor number `place` of the postponed chains.
     fn chain_words(&self, place: usize) -> [&AtomicU64; 2] {
         let first = usize::from(self.entries) + place * (DESCRIPTOR_WORDS / 4);
         [self.double_word(first), self.double_word(first + 1)]
     }
 
-    /// Stores the only descriptors of chains that are about to be postponed, in the same order. Those beyond the room for
-    /// postponed chains are left out.
-    pub(crate) fn set_chains(&self, chains: impl Iterator<Item = Descriptor>) {
+    /// Stores the descriptors of chains that are about to be postponed, in the same order, as far as there is room. Returns
+    /// the number of chains stored.
+    pub(crate) fn set_chains<C: Iterator<Item = Descriptor>>(
+        &self,
+        chains: impl Iterator<Item = C>,
+    ) -> usize {
         let room = Self::postponed_max(self.format, self.entries);
-        for (place, chain) in chains.take(room).enumerate() {
-            for (word, value) in self.chain_words(place).into_iter().zip(chain.to_words()) {
-                death::may_come();
-                word.store(value, Ordering::Relaxed);
+        let (mut place, mut stored) = (0, 0);
+        for chain in chains {
+            for descriptor in chain {
+                if place == room {
+                    return stored;
+                }
+                for (word, value) in self.chain_words(place).into_iter().zip(descriptor.to_words()) {
+                    death::may_come();
+                    word.store(value, Ordering::Relaxed);
+                }
+                place += 1;
             }
+            stored += 1;
         }
+        stored
     }
 
-    /// The postponed buffer IDs and their descriptors, in order. An ID may be invalid.
-    pub(crate) fn chains(&self) -> Vec<(u16, Descriptor)> {
+    /// The postponed buffer IDs and the descriptors of their chains, in order. An ID may be invalid.
+    pub(crate) fn chains(&self) -> Vec<(u16, Vec<Descriptor>)> {
         let room = Self::postponed_max(self.format, self.entries);
-        let places = usize::from(self.get(WORD_POSTPONED))..usize::from(self.get(super::WORD_POSTPONED_END));
-        let chain = |place| {
+        let resumed = usize::from(self.get(WORD_POSTPONED));
+        let count = usize::from(self.get(WORD_POSTPONED_END)).min(room);
+        let mut places = (0..room).map(|place| {
             let [addr, rest] = self.chain_words(place).map(|word| word.load(Ordering::Relaxed));
-            (self.get(self.postponed_word(place)), Descriptor::from_words(addr, rest))
+            Descriptor::from_words(addr, rest)
+        });
+        let mut chain = || {
+            let mut chain = Vec::new();
+            for descriptor in places.by_ref() {
+                chain.push(descriptor);
+                if descriptor.flags & DESC_NEXT == 0 {
+                    break;
+                }
+            }
+            chain
         };
-        places.take_while(|place| *place < room).map(chain).collect()
+        let all = (0..count).map(|place| (self.get(self.postponed_word(place)), chain()));
+        all.skip(resumed).collect()
     }
 
     /// Where a ring continues that completes chains in any order.
