@@ -12,6 +12,7 @@ const ALWAYS: u64 = virtio::VERSION_1
     | virtio::INDIRECT_DESC
     | virtio::EVENT_IDX
     | virtio::IN_ORDER
+    | virtio::RING_PACKED
     | virtio::MRG_RXBUF
     | virtio::CSUM
     | virtio::GUEST_CSUM

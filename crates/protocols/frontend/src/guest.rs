@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{DriverRing, RingMemory};
+use lasthop_ring::{DriverRing, RingFormat, RingMemory, position_of_wire};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::message::InflightMessage;
@@ -165,7 +165,12 @@ impl Guest {
     /// A refusal of the back end.
     pub fn stop(&mut self) -> Result<Vec<u16>, GuestError> {
         let rings = 0..self.layout.rings.len() as u16; // at most 256
-        rings.map(|index| Ok(self.front.get_vring_base(index)?)).collect()
+        let entries = self.options.ring_entries;
+        let position = |base| match self.agreement.ring_format() {
+            RingFormat::Split => base,
+            RingFormat::Packed => position_of_wire(base, entries),
+        };
+        rings.map(|index| Ok(position(self.front.get_vring_base(index)?))).collect()
     }
 
     /// Starts all rings, with their contents, at the positions `bases` from [`Self::stop`].
@@ -184,7 +189,8 @@ impl Guest {
             let pair = &self.pairs[usize::from(index / 2)];
             let eventfds = if index % 2 == 0 { &pair.rx.eventfds } else { &pair.tx.eventfds };
             let entries = self.options.ring_entries;
-            let setup = RingSetup { index, entries, base: *base, addresses: *addresses, eventfds };
+            let format = self.agreement.ring_format();
+            let setup = RingSetup { index, entries, base: *base, format, addresses: *addresses, eventfds };
             start_ring(&mut self.front, &setup)?;
         }
         enable_rings(&mut self.front, &self.agreement, bases.len() as u16)?;
@@ -193,7 +199,8 @@ impl Guest {
 
     pub(crate) fn ring_memory(&self, index: u16) -> Result<RingMemory, GuestError> {
         let entries = u32::from(self.options.ring_entries);
-        Ok(RingMemory::new(&self.memory.map, entries, self.layout.rings[usize::from(index)])?)
+        let addresses = self.layout.rings[usize::from(index)];
+        Ok(RingMemory::of(self.agreement.ring_format(), &self.memory.map, entries, addresses)?)
     }
 
     fn ring(&self, index: u16) -> Result<DriverRing, GuestError> {

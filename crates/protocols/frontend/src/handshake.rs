@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use lasthop_ring::RingAddresses;
+use lasthop_ring::{RingAddresses, RingFormat, wire_position};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 use lasthop_vhost::message::RingAddressMessage;
@@ -34,6 +34,11 @@ pub(crate) struct Agreement {
 impl Agreement {
     pub(crate) fn has(&self, feature: u64) -> bool {
         self.features & feature != 0
+    }
+
+    /// The format of all rings.
+    pub(crate) fn ring_format(&self) -> RingFormat {
+        if self.has(features::RING_PACKED) { RingFormat::Packed } else { RingFormat::Split }
     }
 
     /// Sets the virtio features, and the bit that enables protocol features.
@@ -109,6 +114,7 @@ pub(crate) struct RingSetup<'a> {
     pub(crate) index: u16,
     pub(crate) entries: u16,
     pub(crate) base: u16,
+    pub(crate) format: RingFormat,
     pub(crate) addresses: RingAddresses,
     pub(crate) eventfds: &'a RingEventFds,
 }
@@ -116,7 +122,11 @@ pub(crate) struct RingSetup<'a> {
 /// Starts a ring; it stays disabled if there are protocol features.
 pub(crate) fn start_ring(front: &mut FrontEnd, ring: &RingSetup<'_>) -> Result<(), GuestError> {
     front.set_vring_num(ring.index, ring.entries)?;
-    front.set_vring_base(ring.index, ring.base)?;
+    let base = match ring.format {
+        RingFormat::Split => ring.base,
+        RingFormat::Packed => wire_position(ring.base, ring.entries),
+    };
+    front.set_vring_base(ring.index, base)?;
     front.set_vring_addr(RingAddressMessage {
         index: u32::from(ring.index),
         flags: 0,

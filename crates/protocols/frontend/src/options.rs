@@ -18,7 +18,8 @@ const FRAME_BYTES_MIN: u32 = 14;
 const REGIONS_MAX: u16 = 8;
 
 /// The virtio features that a [`Guest`](crate::Guest) can use, like a Linux guest. It can also use
-/// [`features::IN_ORDER`]: then a device that returns its chains in another order is at fault.
+/// [`features::IN_ORDER`], where a device that returns its chains in another order is at fault, and
+/// [`features::RING_PACKED`].
 pub const ALL_FEATURES: u64 = features::VERSION_1
     | features::INDIRECT_DESC
     | features::EVENT_IDX

@@ -139,7 +139,8 @@ impl TxQueue {
         if !self.indirect || parts.count < 2 {
             return Ok(self.ring.add(parts.as_slice(), &[], slot));
         }
-        let table_bytes = write_table(map, self.tables.segment(slot), parts.as_slice(), &[])?;
+        let table_bytes =
+            write_table(self.ring.format(), map, self.tables.segment(slot), parts.as_slice(), &[])?;
         Ok(self.ring.add_indirect(self.tables.guest_addr(slot), table_bytes, slot))
     }
 

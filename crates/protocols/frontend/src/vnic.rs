@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_ring::{DriverRing, RING_ENTRIES_MAX, RingAddresses, RingMemory, Used};
+use lasthop_ring::{DriverRing, RING_ENTRIES_MAX, RingAddresses, RingFormat, RingMemory, Used};
 use lasthop_vhost::features::{self, protocol};
 use lasthop_vhost::front::FrontEnd;
 
@@ -161,7 +161,10 @@ impl Vnic {
         for (place, pair) in self.pairs.iter().zip(&pairs) {
             for (ring, addresses) in [(&pair.rx, place.rx), (&pair.tx, place.tx)] {
                 let (index, entries, eventfds) = (ring.index, ring.ring.entries(), &ring.eventfds);
-                start_ring(&mut self.front, &RingSetup { index, entries, base: 0, addresses, eventfds })?;
+                start_ring(
+                    &mut self.front,
+                    &RingSetup { index, entries, base: 0, format: RingFormat::Split, addresses, eventfds },
+                )?;
             }
         }
         enable_rings(&mut self.front, &self.agreement, 2 * self.options.queue_pairs)?;

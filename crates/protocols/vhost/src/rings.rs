@@ -4,9 +4,12 @@ use std::sync::Arc;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::MemoryMap;
-use lasthop_ring::{DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingMemory};
+use lasthop_ring::{
+    DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingFormat, RingMemory,
+    position_of_wire, wire_position,
+};
 
-use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES};
+use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES, RING_PACKED};
 use crate::inflight::Inflight;
 use crate::saved::{PreviousSession, SavedKick, SavedRing, SessionMemory};
 use crate::{Device, RequestError, RingStart, TakeOverError};
@@ -35,6 +38,10 @@ impl Shared {
         self.features & EVENT_IDX != 0
     }
 
+    fn format(&self) -> RingFormat {
+        if self.features & RING_PACKED == 0 { RingFormat::Split } else { RingFormat::Packed }
+    }
+
     /// Makes a ring use the negotiated order. Receive rings and the control ring use their buffers in order anyway.
     fn ordered(&self, index: u16, ring: DeviceRing) -> Result<DeviceRing, RequestError> {
         if self.features & IN_ORDER == 0 || is_filled(index) {
@@ -44,12 +51,12 @@ impl Shared {
     }
 
     fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
-        self.inflight.as_ref()?.log(index, entries)
+        self.inflight.as_ref().filter(|_| self.format() == RingFormat::Split)?.log(index, entries)
     }
 
     fn ledger(&self, index: u16, entries: u16) -> Ledger {
-        let kept = self.kept.as_ref().and_then(|kept| kept.ledger(index, entries));
-        kept.unwrap_or_else(|| Ledger::private(entries))
+        let kept = self.kept.as_ref().and_then(|kept| kept.ledger(self.format(), index, entries));
+        kept.unwrap_or_else(|| Ledger::private(self.format(), entries))
     }
 }
 
@@ -89,7 +96,7 @@ pub(crate) struct Layout {
 #[derive(Debug, Default)]
 struct Ring {
     layout: Layout,
-    /// The position at which the ring starts.
+    /// The position at which the ring starts, as messages have it: of a packed ring, with its wrap counter.
     base: u16,
     /// Whether the device could not tell where it stopped, so that `base` is out of date.
     is_lost: bool,
@@ -112,9 +119,13 @@ impl Ring {
         };
         let ledger = shared.ledger(index, self.layout.entries);
         let event_idx = shared.uses_event_idx();
+        let base = match shared.format() {
+            RingFormat::Split => self.base,
+            RingFormat::Packed => position_of_wire(self.base, self.layout.entries),
+        };
         let (ring, is_taken_over) = match shared.log(index, self.layout.entries) {
-            Some(log) => DeviceRing::begin_logged(memory, ledger, log, self.base, event_idx),
-            None => (DeviceRing::begin(memory, ledger, self.base, event_idx), false),
+            Some(log) => DeviceRing::begin_logged(memory, ledger, log, base, event_idx),
+            None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
         };
         let ring = shared.ordered(index, ring)?;
         Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
@@ -126,7 +137,7 @@ impl Ring {
         if self.layout.entries == 0 {
             return Ok(None);
         }
-        let memory = RingMemory::new(map, u32::from(self.layout.entries), addresses);
+        let memory = RingMemory::of(shared.format(), map, u32::from(self.layout.entries), addresses);
         memory.map(Some).map_err(|error| RequestError::Ring(index, error))
     }
 
@@ -289,12 +300,13 @@ impl Rings {
         Ok(())
     }
 
-    fn stop(&mut self, index: u16, device: &mut impl Device) {
+    fn stop(&mut self, index: u16, device: &mut impl Device, shared: &Shared) {
         let ring = self.ring(index);
         if std::mem::take(&mut ring.running) {
-            match device.stop_ring(index) {
-                Some(base) => ring.base = base,
-                None => ring.is_lost = true,
+            match (device.stop_ring(index), shared.format()) {
+                (Some(base), RingFormat::Split) => ring.base = base,
+                (Some(base), RingFormat::Packed) => ring.base = wire_position(base, ring.layout.entries),
+                (None, _) => ring.is_lost = true,
             }
         }
     }
@@ -310,16 +322,16 @@ impl Rings {
     }
 
     /// Stops all running rings in order; `start_all` starts them again.
-    pub(crate) fn stop_all(&mut self, device: &mut impl Device) {
+    pub(crate) fn stop_all(&mut self, device: &mut impl Device, shared: &Shared) {
         for index in 0..self.count() {
-            self.stop(index, device);
+            self.stop(index, device, shared);
         }
     }
 
     /// Stops all rings until they are kicked again. Positions are kept, since the front end may ask for them; `disable`
     /// also forgets SET_VRING_ENABLE.
-    pub(crate) fn reset(&mut self, device: &mut impl Device, disable: bool) {
-        self.stop_all(device);
+    pub(crate) fn reset(&mut self, device: &mut impl Device, shared: &Shared, disable: bool) {
+        self.stop_all(device, shared);
         for ring in &mut self.0 {
             ring.kick = Kick::NotSet;
             ring.enable = ring.enable.filter(|_| !disable);
@@ -359,7 +371,7 @@ impl Rings {
         shared: &Shared,
     ) -> Result<(), RequestError> {
         if self.ring(index).layout != layout {
-            self.stop(index, device);
+            self.stop(index, device, shared);
             self.ring(index).layout = layout;
         }
         self.start(index, device, shared)
@@ -372,19 +384,28 @@ impl Rings {
         device: &mut impl Device,
         shared: &Shared,
     ) -> Result<(), RequestError> {
-        let base = u16::try_from(base).map_err(|_| RequestError::RingBase(index, base))?;
-        self.stop(index, device);
+        let base = match shared.format() {
+            RingFormat::Split => u16::try_from(base).map_err(|_| RequestError::RingBase(index, base))?,
+            // The upper half is the used position. No chain is in flight when a ring starts, so it says nothing more; some
+            // front ends leave it 0.
+            RingFormat::Packed => base as u16,
+        };
+        self.stop(index, device, shared);
         let ring = self.ring(index);
         (ring.base, ring.is_lost) = (base, false);
         self.start(index, device, shared)
     }
 
-    /// Stops a ring until it is kicked again, and returns its position, if that is known.
-    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device) -> Option<u16> {
-        self.stop(index, device);
+    /// Stops a ring until it is kicked again, and returns its position, if that is known; of a packed ring, both positions.
+    pub(crate) fn take_base(&mut self, index: u16, device: &mut impl Device, shared: &Shared) -> Option<u32> {
+        self.stop(index, device, shared);
         let ring = self.ring(index);
         ring.kick = Kick::NotSet;
-        (!ring.is_lost).then_some(ring.base)
+        let base = u32::from(ring.base);
+        (!ring.is_lost).then_some(match shared.format() {
+            RingFormat::Split => base,
+            RingFormat::Packed => base | base << 16,
+        })
     }
 
     /// Starts a ring, or restarts it.
@@ -395,7 +416,7 @@ impl Rings {
         device: &mut impl Device,
         shared: &Shared,
     ) -> Result<(), RequestError> {
-        self.stop(index, device);
+        self.stop(index, device, shared);
         self.ring(index).kick = kick;
         self.start(index, device, shared)
     }

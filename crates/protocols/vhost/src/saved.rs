@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::{Mapping, MappingError, Word};
-use lasthop_ring::{Ledger, LedgerError};
+use lasthop_ring::{Ledger, LedgerError, RingFormat};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -111,13 +111,9 @@ impl SessionMemory {
     }
 
     /// The ledger of ring `index`, if the file has room for it.
-    pub(crate) fn ledger(&self, index: u16, entries: u16) -> Option<Ledger> {
-        Ledger::within(
-            RingFormat::Split,
-            &self.mapping,
-            HEAD_BYTES + usize::from(index) * Ledger::BYTES,
-            entries,
-        )
+    pub(crate) fn ledger(&self, format: RingFormat, index: u16, entries: u16) -> Option<Ledger> {
+        let offset = HEAD_BYTES + usize::from(index) * Ledger::BYTES;
+        Ledger::within(format, &self.mapping, offset, entries)
     }
 }
 

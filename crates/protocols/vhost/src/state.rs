@@ -280,7 +280,7 @@ impl<D: Device> Protocol<D> {
     /// Stops the rings if features change, since they were started with the old ones.
     fn use_features(&mut self, acked: u64) {
         if acked != self.shared.features {
-            self.rings.stop_all(&mut self.device);
+            self.rings.stop_all(&mut self.device, &self.shared);
         }
         self.shared.features = acked;
         self.device.set_features(acked & !PROTOCOL_FEATURES);
@@ -296,7 +296,7 @@ impl<D: Device> Protocol<D> {
             return Ok(());
         }
         // Private features change the packets' format: rings were started without them.
-        self.rings.stop_all(&mut self.device);
+        self.rings.stop_all(&mut self.device, &self.shared);
         self.protocol_features = acked;
         self.device.set_protocol_features(acked);
         self.rings.start_all(&mut self.device, &self.shared)
@@ -327,7 +327,7 @@ impl<D: Device> Protocol<D> {
     /// Resets everything except memory, ring positions and protocol features.
     fn reset(&mut self, disable: bool) {
         self.status = 0;
-        self.rings.reset(&mut self.device, disable);
+        self.rings.reset(&mut self.device, &self.shared, disable);
         self.use_features(0);
     }
 
@@ -356,7 +356,7 @@ impl<D: Device> Protocol<D> {
         let asked = message.inflight()?;
         let number = self.fd_numbers.keep(fd);
         let inflight = Inflight::map(asked, fd, number, self.rings.count())?;
-        self.rings.stop_all(&mut self.device);
+        self.rings.stop_all(&mut self.device, &self.shared);
         self.shared.inflight = Some(inflight);
         Ok(self.rings.start_all(&mut self.device, &self.shared)?)
     }
@@ -409,7 +409,7 @@ impl<D: Device> Protocol<D> {
     }
 
     fn use_memory(&mut self, map: Arc<MemoryMap>) -> Result<(), RequestError> {
-        self.rings.stop_all(&mut self.device);
+        self.rings.stop_all(&mut self.device, &self.shared);
         self.shared.map = Some(Arc::clone(&map));
         self.device.set_memory(map);
         self.rings.start_all(&mut self.device, &self.shared)
@@ -431,8 +431,11 @@ impl<D: Device> Protocol<D> {
     fn take_base(&mut self, message: &VhostMessage) -> Result<Served, SessionEnd> {
         let (index, _) = self.ring_state(message)?;
         // A refusal would be taken for a position: its reply has the same length.
-        let base = self.rings.take_base(index, &mut self.device).ok_or(SessionEnd::LostPosition(index))?;
-        let state = RingStateMessage { index: u32::from(index), value: u32::from(base) };
+        let base = self
+            .rings
+            .take_base(index, &mut self.device, &self.shared)
+            .ok_or(SessionEnd::LostPosition(index))?;
+        let state = RingStateMessage { index: u32::from(index), value: base };
         Ok(Served::Reply(state.encode()))
     }
 
@@ -479,7 +482,7 @@ impl<D: Device> Protocol<D> {
 
 impl<D: Device> Drop for Protocol<D> {
     fn drop(&mut self) {
-        self.rings.stop_all(&mut self.device);
+        self.rings.stop_all(&mut self.device, &self.shared);
     }
 }
 

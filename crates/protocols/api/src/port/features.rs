@@ -21,6 +21,7 @@ const STATUS: u64 = 1 << 16;
 const MQ: u64 = 1 << 22;
 const INDIRECT_DESC: u64 = 1 << 28;
 const EVENT_IDX: u64 = 1 << 29;
+const RING_PACKED: u64 = 1 << 34;
 const IN_ORDER: u64 = 1 << 35;
 const GUEST_USO4: u64 = 1 << 54;
 const GUEST_USO6: u64 = 1 << 55;
@@ -43,6 +44,7 @@ const FEATURES: &[(&str, u64)] = &[
     ("MQ", MQ),
     ("INDIRECT_DESC", INDIRECT_DESC),
     ("EVENT_IDX", EVENT_IDX),
+    ("RING_PACKED", RING_PACKED),
     ("IN_ORDER", IN_ORDER),
     ("GUEST_USO4", GUEST_USO4),
     ("GUEST_USO6", GUEST_USO6),
