@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use lasthop_frontend::{ALL_FEATURES, Guest, GuestOptions};
 use lasthop_rig::guests::{ONE, TWO, frame, guest_with, running, send};
 use lasthop_rig::{Switch, eventually, signal};
-use lasthop_vhost::features::IN_ORDER;
+use lasthop_vhost::features::{IN_ORDER, RING_PACKED};
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 
@@ -71,6 +71,11 @@ fn what_was_in_flight_is_given_back_undelivered_and_nothing_comes_twice() {
 #[test]
 fn what_was_in_flight_in_order_is_given_back_in_order() {
     everything_dies_again_and_again(ALL_FEATURES | IN_ORDER);
+}
+
+#[test]
+fn what_was_in_flight_in_packed_rings_is_given_back() {
+    everything_dies_again_and_again(ALL_FEATURES | RING_PACKED);
 }
 
 fn everything_dies_again_and_again(features: u64) {

@@ -12,7 +12,7 @@ use lasthop_rig::successors::{
 };
 use lasthop_rig::talkers::Talker;
 use lasthop_rig::{ProcessStat, Switch, copy_of_lasthop, eventually, fds, open_files, signal, stop};
-use lasthop_vhost::features::IN_ORDER;
+use lasthop_vhost::features::{IN_ORDER, RING_PACKED};
 use lasthop_wire::Offload;
 use rustix::process::Signal;
 
@@ -84,8 +84,31 @@ fn guests_that_get_their_chains_back_in_order_do_not_notice() {
     guests_do_not_notice(&["--workers", "2"], options);
 }
 
+#[test]
+fn guests_with_packed_rings_do_not_notice() {
+    let options = GuestOptions {
+        ring_entries: 16,
+        regions: 8,
+        queue_pairs: 2,
+        start_position: 65_500,
+        rx_buffer_bytes: 256,
+        ..packed()
+    };
+    guests_do_not_notice(&["--workers", "3"], options);
+}
+
+#[test]
+fn guests_with_packed_rings_in_order_do_not_notice() {
+    let features = packed().features | IN_ORDER;
+    guests_do_not_notice(&["--workers", "2"], GuestOptions { ring_entries: 64, features, ..packed() });
+}
+
 fn in_order() -> GuestOptions {
     GuestOptions { features: ALL_FEATURES | IN_ORDER, ..GuestOptions::default() }
+}
+
+fn packed() -> GuestOptions {
+    GuestOptions { features: ALL_FEATURES | RING_PACKED, ..GuestOptions::default() }
 }
 
 /// The keeper that shares the switch process's memory, once it has no other descriptors.
@@ -346,6 +369,11 @@ fn an_upgrade_loses_nothing_that_waits_for_a_slow_guest() {
 #[test]
 fn an_upgrade_loses_nothing_that_waits_in_order() {
     nothing_that_waits_is_lost(in_order());
+}
+
+#[test]
+fn an_upgrade_loses_nothing_that_waits_in_packed_rings() {
+    nothing_that_waits_is_lost(packed());
 }
 
 fn nothing_that_waits_is_lost(options: GuestOptions) {

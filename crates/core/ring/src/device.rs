@@ -139,7 +139,7 @@ impl DeviceRing {
     pub fn take_over(memory: RingMemory, ledger: Ledger, event_idx: bool) -> Result<Self, LedgerError> {
         if memory.format() == RingFormat::Packed {
             let place = ledger.where_packed_marked()?;
-            return Ok(Self::take_over_packed(memory, ledger, place, event_idx));
+            return Ok(Self::take_over_packed(memory, ledger, place, event_idx, None));
         }
         let (base, used) = ledger.where_marked(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
@@ -160,7 +160,7 @@ impl DeviceRing {
     ) -> Result<Self, LedgerError> {
         if memory.format() == RingFormat::Packed {
             let place = ledger.where_packed_filled()?;
-            return Ok(Self::take_over_packed(memory, ledger, place, event_idx));
+            return Ok(Self::take_over_packed(memory, ledger, place, event_idx, None));
         }
         let (base, used) = ledger.where_filled(memory.used_index())?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
@@ -372,7 +372,7 @@ impl DeviceRing {
             self.log_taken(count);
         }
         if !self.is_plain {
-            self.note_order(heads);
+            self.note_taking(heads);
         }
         self.take(count);
         self.ledger.set_taken(self.next_avail);

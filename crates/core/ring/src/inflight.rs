@@ -19,6 +19,8 @@ use crate::RING_ENTRIES_MAX;
 use crate::death;
 use crate::ledger::order;
 
+pub(crate) mod packed;
+
 const HEAD_BYTES: usize = 16;
 const STATE_BYTES: usize = 16;
 /// Logs of rings begin at cache lines.

@@ -77,6 +77,7 @@ pub use core_yield::{CoreReturn, CoreYield};
 pub use device::DeviceRing;
 pub use driver::*;
 pub use inflight::InflightLog;
+pub use inflight::packed::PackedInflightLog;
 pub use ledger::{Ledger, LedgerError};
 pub use memory::{Descriptor, RingAddresses, RingFormat, RingMemory};
 pub use packed_memory::{position_of_wire, wire_position};

@@ -63,14 +63,15 @@ fn answer(line: &str) {
 
 /// A kind of guest with which all bytes can be checked.
 fn options(me: u8, random: &mut Random, queue_pairs: u16, guard: Option<u8>) -> GuestOptions {
-    use lasthop_vhost::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF};
+    use lasthop_vhost::features::{EVENT_IDX, IN_ORDER, INDIRECT_DESC, MRG_RXBUF, RING_PACKED};
+    let packed = if random.once_in(2) { RING_PACKED } else { 0 };
     let in_order = if random.once_in(2) { IN_ORDER } else { 0 };
     let without = [0, EVENT_IDX, INDIRECT_DESC, MRG_RXBUF, MRG_RXBUF | EVENT_IDX][random.below(5) as usize];
     let offloads = if does_tso(me) { 0 } else { TSO };
     let longest = if does_tso(me) { TSO_BYTES_MAX } else { PLAIN_BYTES_MAX } as u32 + 12;
     let merges = without & MRG_RXBUF == 0;
     GuestOptions {
-        features: in_order | ALL_FEATURES & !without & !offloads,
+        features: packed | in_order | ALL_FEATURES & !without & !offloads,
         queue_pairs,
         ring_entries: [64, 128, 256][random.below(3) as usize],
         tx_slot_bytes: longest,

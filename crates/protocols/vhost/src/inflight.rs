@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::Mapping;
-use lasthop_ring::{InflightLog, RING_ENTRIES_MAX};
+use lasthop_ring::{InflightLog, PackedInflightLog, RING_ENTRIES_MAX, RingFormat};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -36,7 +36,8 @@ pub(crate) fn create(
     rings_max: u16,
 ) -> Result<(OwnedFd, InflightMessage), RequestError> {
     check(asked, rings_max)?;
-    let size = u64::from(asked.rings) * InflightLog::bytes(asked.entries) as u64;
+    // Large enough for both formats: the front end may ask before it acknowledges features.
+    let size = u64::from(asked.rings) * PackedInflightLog::bytes(asked.entries) as u64;
     let size = size.next_multiple_of(4096);
     let failed = |error: rustix::io::Errno| {
         RequestError::System(request::name(request::GET_INFLIGHT_FD), error.into())
@@ -65,12 +66,12 @@ impl Inflight {
         message: InflightMessage,
         fd: &ForeignFd,
         file: u32,
-        rings_max: u16,
+        (rings_max, format): (u16, RingFormat),
     ) -> Result<Self, RequestError> {
         let InflightMessage { size_bytes, offset_bytes, rings, entries } = message;
         let kept = SavedInflight { file, offset_bytes, size_bytes, rings, entries };
         check(message, rings_max)?;
-        let needed = u64::from(rings) * InflightLog::bytes(entries) as u64;
+        let needed = u64::from(rings) * log_bytes(format, entries) as u64;
         if size_bytes < needed {
             return Err(RequestError::Inflight(format!(
                 "{size_bytes} bytes, and {rings} rings need {needed}"
@@ -81,16 +82,38 @@ impl Inflight {
     }
 
     /// Maps the file of a dead session.
-    pub(crate) fn of_kept(kept: SavedInflight, fd: &ForeignFd, rings_max: u16) -> Result<Self, RequestError> {
-        let SavedInflight { file, offset_bytes, size_bytes, rings, entries } = kept;
-        Self::map(InflightMessage { size_bytes, offset_bytes, rings, entries }, fd, file, rings_max)
+    pub(crate) fn of_kept(
+        kept: SavedInflight,
+        fd: &ForeignFd,
+        rings: (u16, RingFormat),
+    ) -> Result<Self, RequestError> {
+        let SavedInflight { file, offset_bytes, size_bytes, rings: count, entries } = kept;
+        Self::map(InflightMessage { size_bytes, offset_bytes, rings: count, entries }, fd, file, rings)
     }
 
-    /// The log of ring `index`, if there is one. Receive rings and the control ring use their chains in order, so every
-    /// chain in flight becomes available again without a log. Both have even numbers.
+    /// The log of ring `index`, if there is one.
     pub(crate) fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
+        InflightLog::within(&self.mapping, self.offset_bytes(RingFormat::Split, index, entries)?, entries)
+    }
+
+    /// As [`Self::log`], for a packed ring.
+    pub(crate) fn packed_log(&self, index: u16, entries: u16) -> Option<PackedInflightLog> {
+        let offset = self.offset_bytes(RingFormat::Packed, index, entries)?;
+        PackedInflightLog::within(&self.mapping, offset, entries)
+    }
+
+    /// Where the log of ring `index` begins. Receive rings and the control ring use their chains in order, so every chain in
+    /// flight becomes available again without a log. Both have even numbers.
+    fn offset_bytes(&self, format: RingFormat, index: u16, entries: u16) -> Option<usize> {
         let is_logged = !index.is_multiple_of(2) && index < self.kept.rings && entries <= self.kept.entries;
-        let offset = usize::from(index) * InflightLog::bytes(self.kept.entries);
-        is_logged.then(|| InflightLog::within(&self.mapping, offset, entries)).flatten()
+        is_logged.then(|| usize::from(index) * log_bytes(format, self.kept.entries))
+    }
+}
+
+/// Bytes of the log of one ring.
+fn log_bytes(format: RingFormat, entries: u16) -> usize {
+    match format {
+        RingFormat::Split => InflightLog::bytes(entries),
+        RingFormat::Packed => PackedInflightLog::bytes(entries),
     }
 }

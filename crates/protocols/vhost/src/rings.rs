@@ -5,8 +5,8 @@ use std::sync::Arc;
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{
-    DeviceRing, InflightLog, Ledger, RING_ENTRIES_MAX, RingAddresses, RingError, RingFormat, RingMemory,
-    position_of_wire, wire_position,
+    DeviceRing, InflightLog, Ledger, LedgerError, PackedInflightLog, RING_ENTRIES_MAX, RingAddresses,
+    RingError, RingFormat, RingMemory, position_of_wire, wire_position,
 };
 
 use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES, RING_PACKED};
@@ -38,7 +38,8 @@ impl Shared {
         self.features & EVENT_IDX != 0
     }
 
-    fn format(&self) -> RingFormat {
+    /// The negotiated format of all rings.
+    pub(crate) fn format(&self) -> RingFormat {
         if self.features & RING_PACKED == 0 { RingFormat::Split } else { RingFormat::Packed }
     }
 
@@ -51,7 +52,49 @@ impl Shared {
     }
 
     fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
-        self.inflight.as_ref().filter(|_| self.format() == RingFormat::Split)?.log(index, entries)
+        self.inflight.as_ref()?.log(index, entries)
+    }
+
+    fn packed_log(&self, index: u16, entries: u16) -> Option<PackedInflightLog> {
+        self.inflight.as_ref()?.packed_log(index, entries)
+    }
+
+    /// A ring that begins at `base`, as messages have it. Also returns whether it has chains in flight from the front end's
+    /// log.
+    fn begin(&self, index: u16, memory: RingMemory, base: u16) -> (DeviceRing, bool) {
+        let (entries, event_idx) = (memory.entries(), self.uses_event_idx());
+        let ledger = self.ledger(index, entries);
+        match self.format() {
+            RingFormat::Split => match self.log(index, entries) {
+                Some(log) => DeviceRing::begin_logged(memory, ledger, log, base, event_idx),
+                None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
+            },
+            RingFormat::Packed => {
+                let base = position_of_wire(base, entries);
+                match self.packed_log(index, entries) {
+                    Some(log) => DeviceRing::begin_packed_logged(memory, ledger, log, base, event_idx),
+                    None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
+                }
+            }
+        }
+    }
+
+    /// A ring that ran in another process.
+    fn take_over(&self, index: u16, memory: RingMemory) -> Result<DeviceRing, LedgerError> {
+        let (entries, event_idx) = (memory.entries(), self.uses_event_idx());
+        let ledger = self.ledger(index, entries);
+        if is_filled(index) {
+            return DeviceRing::take_over_in_order(memory, ledger, event_idx);
+        }
+        let logs = match self.format() {
+            RingFormat::Split => (self.log(index, entries), None),
+            RingFormat::Packed => (None, self.packed_log(index, entries)),
+        };
+        match logs {
+            (Some(log), _) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
+            (_, Some(log)) => DeviceRing::take_over_packed_logged(memory, ledger, log, event_idx),
+            (None, None) => DeviceRing::take_over(memory, ledger, event_idx),
+        }
     }
 
     fn ledger(&self, index: u16, entries: u16) -> Ledger {
@@ -117,16 +160,7 @@ impl Ring {
         let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
             return Ok(None);
         };
-        let ledger = shared.ledger(index, self.layout.entries);
-        let event_idx = shared.uses_event_idx();
-        let base = match shared.format() {
-            RingFormat::Split => self.base,
-            RingFormat::Packed => position_of_wire(self.base, self.layout.entries),
-        };
-        let (ring, is_taken_over) = match shared.log(index, self.layout.entries) {
-            Some(log) => DeviceRing::begin_logged(memory, ledger, log, base, event_idx),
-            None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
-        };
+        let (ring, is_taken_over) = shared.begin(index, memory, self.base);
         let ring = shared.ordered(index, ring)?;
         Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
     }
@@ -154,13 +188,8 @@ impl Ring {
     /// Like `start`, for a ring that ran in another process.
     fn take_over(&self, index: u16, shared: &Shared) -> Result<Option<RingStart>, TakeOverError> {
         let Some(memory) = self.memory(index, shared)? else { return Ok(None) };
-        let (ledger, event_idx) = (shared.ledger(index, self.layout.entries), shared.uses_event_idx());
-        let ring = match shared.log(index, self.layout.entries) {
-            _ if is_filled(index) => DeviceRing::take_over_in_order(memory, ledger, event_idx),
-            Some(log) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
-            None => DeviceRing::take_over(memory, ledger, event_idx),
-        };
-        let ring = shared.ordered(index, ring.map_err(|error| TakeOverError::Ring(index, error))?)?;
+        let ring = shared.take_over(index, memory).map_err(|error| TakeOverError::Ring(index, error))?;
+        let ring = shared.ordered(index, ring)?;
         Ok(Some(RingStart { is_taken_over: true, ..self.start_with(ring, shared)? }))
     }
 

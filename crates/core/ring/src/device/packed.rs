@@ -15,10 +15,13 @@
 
 use super::DeviceRing;
 use super::kept_chains::KeptChains;
+use crate::inflight::packed::LoggedChains;
 use crate::ledger::order;
 use crate::ledger::packed::PackedPlace;
 use crate::packed_memory::{PackedWord, used_flags};
-use crate::{DESC_NEXT, DESC_WRITE, Descriptor, Ledger, RingError, RingMemory, death};
+use crate::{
+    DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError, RingMemory, death,
+};
 
 /// The private state of a packed ring.
 #[derive(Debug)]
@@ -37,6 +40,8 @@ pub(super) struct PackedState {
     fault: Option<RingError>,
     /// Of chains that wait.
     waiting: Option<Box<KeptChains>>,
+    /// For a front end that also tracks chains in flight.
+    log: Option<PackedInflightLog>,
 }
 
 impl PackedState {
@@ -50,6 +55,7 @@ impl PackedState {
             found: 0,
             fault: None,
             waiting: None,
+            log: None,
         })
     }
 
@@ -159,18 +165,70 @@ struct FoundChain {
 }
 
 impl DeviceRing {
+    /// As [`Self::begin_logged`], for a packed ring. `base` is ignored only if there are chains in flight.
+    #[must_use]
+    pub fn begin_packed_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: PackedInflightLog,
+        base: u16,
+        event_idx: bool,
+    ) -> (Self, bool) {
+        let logged = log.recover(&memory).filter(|logged| !logged.chains.is_empty());
+        if logged.is_none() {
+            log.begin(base);
+        }
+        let was_taken = logged.is_some();
+        let LoggedChains { used, chains } = logged.unwrap_or(LoggedChains { used: base, chains: Vec::new() });
+        let spans: u16 = chains.iter().map(|(_, span)| span).sum(); // at most the ring's entries
+        let mut ring = Self::begin(memory, ledger, used.wrapping_add(spans), event_idx);
+        (ring.next_used, ring.published, ring.signalled) = (used, used, used);
+        ring.ledger.set_published(used);
+        let mut position = used;
+        for (id, span) in chains {
+            ring.ledger.set_first(id, position);
+            ring.ledger.set_span(id, span);
+            ring.set_mark(id, 1);
+            position = position.wrapping_add(span);
+        }
+        if let Some(packed) = &mut ring.packed {
+            packed.has_long = ring.ledger.has_long();
+            packed.log = Some(log);
+        }
+        (ring, was_taken)
+    }
+
+    /// As [`Self::take_over`], for a packed ring that is also recorded in `log`.
+    ///
+    /// # Errors
+    /// [`LedgerError`]; the ring is unchanged.
+    pub fn take_over_packed_logged(
+        memory: RingMemory,
+        ledger: Ledger,
+        mut log: PackedInflightLog,
+        event_idx: bool,
+    ) -> Result<Self, LedgerError> {
+        let place = ledger.where_packed_marked()?;
+        if log.recover(&memory).is_none() {
+            log.begin(memory.within_two_laps(place.published));
+        }
+        Ok(Self::take_over_packed(memory, ledger, place, event_idx, Some(log)))
+    }
+
     /// Continues the ring of a dead device at `place`, and publishes what the driver does not see yet.
     pub(super) fn take_over_packed(
         memory: RingMemory,
         ledger: Ledger,
         place: PackedPlace,
         event_idx: bool,
+        log: Option<PackedInflightLog>,
     ) -> Self {
         let PackedPlace { base, next_used, published } = place;
         let mut ring = Self::at(memory, ledger, (base, next_used), event_idx);
         ring.ledger.set_taken(base);
         if let Some(packed) = &mut ring.packed {
             packed.has_long = ring.ledger.has_long();
+            packed.log = log;
             let chains = ring.ledger.chains().into_iter();
             for (id, chain) in chains.filter(|(id, _)| ring.ledger.mark(*id) > 0) {
                 packed.keep(&ring.ledger, (id, ring.ledger.first(id)), chain.into_iter());
@@ -262,6 +320,43 @@ impl DeviceRing {
 
     /// As [`Self::publish_up_to`].
     pub(super) fn publish_packed(&mut self, end: u16) {
+        if self.packed.as_ref().is_some_and(|packed| packed.log.is_some()) {
+            self.link_logged(end);
+            self.publish_words(end);
+            if let Some(log) = self.packed.as_mut().and_then(|packed| packed.log.as_mut()) {
+                log.published();
+            }
+            return;
+        }
+        self.publish_words(end);
+    }
+
+    /// Records in the log which chains are about to be published.
+    #[cold]
+    fn link_logged(&mut self, end: u16) {
+        let mut position = self.published;
+        while position != end {
+            let id = self.ledger.used_word(position).id();
+            let left = end.wrapping_sub(position);
+            position = position.wrapping_add(self.span(id).clamp(1, left));
+            if let Some(log) = self.packed.as_mut().and_then(|packed| packed.log.as_mut()) {
+                log.link(id);
+            }
+        }
+    }
+
+    /// Records chains that are about to be taken in the log.
+    pub(super) fn log_packed(&mut self, ids: &[u16]) {
+        let Some(packed) = &mut self.packed else { return };
+        let Some(log) = &mut packed.log else { return };
+        for id in ids {
+            let (first, span) = (self.ledger.first(*id), self.ledger.span(*id).min(self.memory.entries()));
+            let chain = (0..span).map(|ahead| self.memory.packed_descriptor(first.wrapping_add(ahead)));
+            log.take(*id, chain);
+        }
+    }
+
+    fn publish_words(&mut self, end: u16) {
         let first = self.published;
         self.ledger.set_filled(end);
         order();

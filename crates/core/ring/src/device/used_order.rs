@@ -108,9 +108,10 @@ impl DeviceRing {
         Ok(used_order)
     }
 
-    /// Notes the order of `heads`, which are about to be taken.
+    /// Notes `heads`, which are about to be taken, in the log and in the order.
     #[inline(never)]
-    pub(super) fn note_order(&mut self, heads: &[u16]) {
+    pub(super) fn note_taking(&mut self, heads: &[u16]) {
+        self.log_packed(heads);
         let Some(used_order) = &mut self.used_order else { return };
         match self.packed {
             None => used_order.note(self.next_avail, heads),

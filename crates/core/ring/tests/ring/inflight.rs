@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::Mapping;
-use lasthop_ring::{DeviceRing, DriverRing, InflightLog, Ledger, RingFormat, RingMemory, death};
+use lasthop_ring::{
+    DeviceRing, DriverRing, InflightLog, Ledger, PackedInflightLog, RingFormat, RingMemory, death,
+};
 
-use crate::fixture::{GUEST_ADDR, addresses, map};
+use crate::fixture::{FORMATS, GUEST_ADDR, addresses, map};
 
 const ENTRIES: u16 = 8;
 const START: u16 = 65_533;
@@ -20,27 +22,36 @@ struct World {
     log: Arc<Mapping>,
     driver: DriverRing,
     in_order: bool,
+    format: RingFormat,
     sent: u32,
     returned: Vec<u32>,
 }
 
 impl World {
-    fn new(in_order: bool) -> Self {
+    fn new(format: RingFormat, in_order: bool) -> Self {
         let map = map();
-        let memory = RingMemory::new(&map, u32::from(ENTRIES), addresses()).unwrap();
+        let memory = RingMemory::of(format, &map, u32::from(ENTRIES), addresses()).unwrap();
         let driver = DriverRing::starting_at(memory, true, START).in_order(in_order);
         let log = Arc::new(Mapping::anonymous(4096).unwrap());
-        Self { map, log, driver, in_order, sent: 0, returned: Vec::new() }
+        Self { map, log, driver, in_order, format, sent: 0, returned: Vec::new() }
     }
 
     /// The next device. Its ring begins at the used index that the front end sees. It returns the chains that it finds
     /// in the log.
     fn device(&mut self) -> DeviceRing {
-        let memory = || RingMemory::new(&self.map, u32::from(ENTRIES), addresses()).unwrap();
-        let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
+        let memory = || RingMemory::of(self.format, &self.map, u32::from(ENTRIES), addresses()).unwrap();
         let base = self.driver.used_position().wrapping_add(self.driver.used_pending().unwrap());
-        let (mut ring, was_taken) =
-            DeviceRing::begin_logged(memory(), Ledger::private(RingFormat::Split, ENTRIES), log, base, true);
+        let ledger = Ledger::private(self.format, ENTRIES);
+        let (mut ring, was_taken) = match self.format {
+            RingFormat::Split => {
+                let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
+                DeviceRing::begin_logged(memory(), ledger, log, base, true)
+            }
+            RingFormat::Packed => {
+                let log = PackedInflightLog::within(&self.log, 0, ENTRIES).unwrap();
+                DeviceRing::begin_packed_logged(memory(), ledger, log, base, true)
+            }
+        };
         if self.in_order {
             ring = ring.keep_order().expect("the driver has the chains in flight still");
         }
@@ -56,7 +67,10 @@ impl World {
         while let Some(used) = self.driver.take_used().expect("each chain comes back once") {
             self.returned.push(used.token);
         }
-        while self.sent < CHAINS && self.driver.add(&[(GUEST_ADDR, 64)], &[], self.sent).is_some() {
+        let buffer = (GUEST_ADDR, 64);
+        while self.sent < CHAINS
+            && self.driver.add(&[buffer; 2][..1 + self.sent as usize % 2], &[], self.sent).is_some()
+        {
             self.sent += 1;
         }
         self.driver.publish();
@@ -76,8 +90,8 @@ impl World {
 }
 
 /// Two devices die in turn, the first before its store number `stores`.
-fn dies_before(stores: u64, in_order: bool) -> bool {
-    let mut world = World::new(in_order);
+fn dies_before(stores: u64, format: RingFormat, in_order: bool) -> bool {
+    let mut world = World::new(format, in_order);
     let mut deaths = 0;
     for stores in [stores, stores / 2] {
         let died = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -115,8 +129,8 @@ fn each_chain_comes_back_once_wherever_devices_die() {
     if !cfg!(debug_assertions) {
         return; // this device did not die
     }
-    for in_order in [false, true] {
-        let died = (0..STORES_MAX).filter(|stores| dies_before(*stores, in_order)).count();
+    for (format, in_order) in FORMATS.into_iter().flat_map(|format| [(format, false), (format, true)]) {
+        let died = (0..STORES_MAX).filter(|stores| dies_before(*stores, format, in_order)).count();
         assert!(died > 100, "only {died} of them died");
     }
 }

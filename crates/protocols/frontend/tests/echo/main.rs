@@ -20,7 +20,7 @@ const HANG: Option<Duration> = Some(Duration::from_secs(60));
 
 fn pair(options: GuestOptions) -> (Guest, JoinHandle<Seen>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    let offered = ALL_FEATURES | features::IN_ORDER;
+    let offered = ALL_FEATURES | features::IN_ORDER | features::RING_PACKED;
     let backend = backend::spawn(theirs, offered, options.queue_pairs);
     (Guest::over(ours, options).unwrap(), backend)
 }
@@ -103,8 +103,9 @@ fn every_set_of_ring_features_carries_frames() {
         features::MRG_RXBUF,
         features::VERSION_1,
         features::IN_ORDER,
+        features::RING_PACKED,
     ];
-    let all = ALL_FEATURES | features::IN_ORDER;
+    let all = ALL_FEATURES | features::IN_ORDER | features::RING_PACKED;
     for set in 0..1 << optional.len() {
         let without = (0..optional.len()).filter(|bit| set >> bit & 1 == 1).map(|bit| optional[bit]).sum();
         let options = GuestOptions {
@@ -123,7 +124,14 @@ fn every_set_of_ring_features_carries_frames() {
 
 #[test]
 fn headers_and_buffers_straddle_descriptors_and_regions() {
+    straddle(ALL_FEATURES);
+    straddle(ALL_FEATURES | features::RING_PACKED);
+    straddle(ALL_FEATURES & !features::INDIRECT_DESC | features::RING_PACKED);
+}
+
+fn straddle(features: u64) {
     let options = GuestOptions {
+        features,
         regions: 7,
         rx_cuts: vec![5, 3, 700],
         rx_buffer_bytes: 1500,
