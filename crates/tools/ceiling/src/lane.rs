@@ -91,7 +91,7 @@ impl Lane {
 /// The number of frames to move now: those that have a receive buffer. Always reads both indices, so that the waits for
 /// both cache lines overlap.
 #[inline(always)]
-fn waiting(from: &End, to: &End) -> Result<u16, RingError> {
+fn waiting(from: &mut End, to: &mut End) -> Result<u16, RingError> {
     let (frames, buffers) = (from.ring.pending()?, to.ring.pending()?);
     Ok(BATCH_FRAMES.min(frames).min(buffers))
 }
