@@ -299,3 +299,118 @@ impl PackedInflightLog {
         self.set(WORD_OLD_FREE, self.get(WORD_FREE));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::packed_memory::PackedWord;
+    use crate::{RingAddresses, RingFormat};
+    use lasthop_guestmem::{MemoryMap, Region};
+
+    const ENTRIES: u16 = 8;
+
+    fn ring() -> (RingMemory, Arc<Mapping>) {
+        let mapping = Arc::new(Mapping::anonymous(8192).unwrap());
+        let region = Region { guest_addr: 0, user_addr: 0, mapping };
+        let map = MemoryMap::new(vec![region]).unwrap();
+        let addresses = RingAddresses { descriptors: 0, available: 1024, used: 2048 };
+        let memory = RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses).unwrap();
+        (memory, Arc::new(Mapping::anonymous(4096).unwrap()))
+    }
+
+    fn log(kept: &Arc<Mapping>) -> PackedInflightLog {
+        PackedInflightLog::within(kept, 64, ENTRIES).unwrap()
+    }
+
+    fn chain(count: u16) -> impl ExactSizeIterator<Item = Descriptor> {
+        (0..count).map(|number| Descriptor {
+            addr: 0x1_0000 + u64::from(number),
+            len: 70_000,
+            flags: 1,
+            next: 0,
+        })
+    }
+
+    #[test]
+    fn the_layout_is_the_specifications() {
+        assert_eq!(PackedInflightLog::bytes(ENTRIES), 320);
+        let (memory, kept) = ring();
+        let mut log = log(&kept);
+        assert_eq!(log.recover(&memory), None);
+        log.begin(9); // the second lap
+        log.take(5, chain(2));
+        let byte = |at: usize| {
+            // SAFETY: inside the page; a test without other threads.
+            unsafe { kept.start().as_ptr().add(64 + at).read() }
+        };
+        let half = |at: usize| u16::from_ne_bytes([byte(at), byte(at + 1)]);
+        assert_eq!([half(8), half(10), half(12), half(14), half(16), half(18)], [1, ENTRIES, 2, 2, 1, 1]);
+        assert_eq!([byte(20), byte(21)], [0, 0], "wrap counters");
+        let of = |entry: usize| 32 + 32 * entry;
+        assert_eq!((byte(of(0)), half(of(0) + 2), half(of(0) + 4), half(of(0) + 6)), (1, 1, 1, 2));
+        assert_eq!((byte(of(0) + 8), half(of(0) + 16), half(of(0) + 18)), (1, 5, 1), "counter, ID, flags");
+        assert_eq!([half(of(1) + 20), half(of(1) + 22), half(of(1) + 24), half(of(1) + 26)], [4464, 1, 1, 1]);
+        assert_eq!(byte(of(1)), 0, "only the first one is in flight");
+    }
+
+    #[test]
+    fn chains_are_in_flight_from_the_take_to_the_publication() {
+        let (memory, kept) = ring();
+        let mut one = log(&kept);
+        one.begin(0);
+        (0..4).for_each(|at| memory.set_packed_word(at, PackedWord::new(0, 0, 1 << 7)));
+        one.take(3, chain(1));
+        one.take(1, chain(2));
+        one.take(6, chain(1));
+        let known = |chains: &[(u16, u16)], used| Some(LoggedChains { used, chains: chains.to_vec() });
+        assert_eq!(log(&kept).recover(&memory), known(&[(3, 1), (1, 2), (6, 1)], 0));
+        let mut two = log(&kept);
+        two.recover(&memory);
+        two.link(1);
+        assert_eq!(log(&kept).recover(&memory), known(&[(3, 1), (1, 2), (6, 1)], 0), "not published");
+        let mut three = log(&kept);
+        three.recover(&memory);
+        three.link(1);
+        memory.set_packed_word(0, PackedWord::new(0, 1, 1 << 7 | 1 << 15));
+        assert_eq!(
+            log(&kept).recover(&memory),
+            known(&[(3, 1), (6, 1)], 2),
+            "published, and not written down"
+        );
+        let mut four = log(&kept);
+        four.recover(&memory);
+        four.link(3);
+        four.published();
+        assert_eq!(log(&kept).recover(&memory), known(&[(6, 1)], 3));
+        memory.set_packed_word(3, PackedWord::new(0, 0, 0));
+        assert_eq!(log(&kept).recover(&memory), None, "the driver began anew");
+    }
+
+    #[test]
+    fn any_overwritten_log_ends() {
+        for seed in 0..5_000_u32 {
+            let (memory, kept) = ring();
+            let mut log = log(&kept);
+            log.begin(0);
+            let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
+            (6..160).for_each(|index| log.set(index as usize, word(index) % 11 * (word(index) % 3)));
+            (0..ENTRIES).for_each(|at| memory.set_packed_word(at, PackedWord(u64::from(word(200)) << 48)));
+            if let Some(logged) = log.recover(&memory) {
+                assert!(logged.chains.iter().map(|(_, num)| num).sum::<u16>() <= ENTRIES);
+                assert!(logged.chains.iter().all(|(id, num)| *id < ENTRIES && *num > 0));
+            }
+            log.take(word(300), chain(3));
+            log.link(word(301));
+            log.published();
+        }
+    }
+
+    #[test]
+    fn a_log_lies_in_its_memory_or_nowhere() {
+        let kept = Arc::new(Mapping::anonymous(4096).unwrap());
+        assert!(PackedInflightLog::within(&kept, 0, 64).is_some());
+        for (offset, entries) in [(0, 128), (4096, 8), (4, 8), (usize::MAX, 8), (0, 0), (0, 7)] {
+            assert!(PackedInflightLog::within(&kept, offset, entries).is_none(), "{offset} {entries}");
+        }
+    }
+}

@@ -196,3 +196,95 @@ impl Ledger {
         if unpublished > self.entries { Err(LedgerError::Torn { used: place.published }) } else { Ok(place) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ENTRIES: u16 = 8;
+
+    fn ledger() -> Ledger {
+        Ledger::private(RingFormat::Packed, ENTRIES)
+    }
+
+    /// Marks a chain that begins at `first`.
+    fn mark(ledger: &Ledger, id: u16, first: u16, span: u16) {
+        ledger.set_first(id, first);
+        ledger.set_span(id, span);
+        ledger.set_mark(id, 1);
+    }
+
+    #[test]
+    fn taken_completed_and_published_chains_are_known_at_every_step() {
+        let ledger = ledger();
+        assert_eq!(ledger.where_packed_marked(), Err(LedgerError::Blank));
+        ledger.begin(65_534, 65_534);
+        let is_at = |base, next_used, published| {
+            assert_eq!(ledger.where_packed_marked(), Ok(PackedPlace { base, next_used, published }));
+        };
+        is_at(65_534, 65_534, 65_534);
+        mark(&ledger, 3, 65_534, 3);
+        mark(&ledger, 5, 1, 1);
+        is_at(2, 65_534, 65_534); // marked, and not noted as taken
+        ledger.set_taken(2);
+        is_at(2, 65_534, 65_534);
+        ledger.set_mark(3, 0);
+        is_at(2, 1, 65_534); // one used descriptor is written
+        mark(&ledger, 6, 2, 2);
+        is_at(4, 1, 65_534);
+        ledger.set_published(1);
+        is_at(4, 1, 1);
+        ledger.set_filled(3);
+        let filled = PackedPlace { base: 3, next_used: 3, published: 1 };
+        assert_eq!(ledger.where_packed_filled(), Ok(filled));
+    }
+
+    #[test]
+    fn chains_are_stored_whole_in_order_and_as_far_as_there_is_room() {
+        let ledger = ledger();
+        ledger.begin(0, 0);
+        let chain = |id: u16, count: u16| {
+            (0..count).map(move |number| Descriptor {
+                addr: u64::from(100 * id + number),
+                len: 1,
+                flags: if number + 1 < count { DESC_NEXT } else { 0 },
+                next: number,
+            })
+        };
+        [4, 2, 7].into_iter().for_each(|id| mark(&ledger, id, 0, 1));
+        assert_eq!(
+            ledger.set_chains([chain(4, 2), chain(2, 5), chain(7, 2)].into_iter()),
+            2,
+            "of 8 descriptors"
+        );
+        ledger.postpone(&[4, 2]);
+        let stored = |id, count| (id, chain(id, count).collect::<Vec<_>>());
+        assert_eq!(ledger.chains(), [stored(4, 2), stored(2, 5)]);
+        ledger.resume(1);
+        assert_eq!(ledger.chains(), [stored(2, 5)]);
+    }
+
+    #[test]
+    fn any_overwritten_ledger_is_an_answer_or_an_error() {
+        for seed in 0..20_000_u32 {
+            let ledger = ledger();
+            let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
+            ledger.begin(word(0), word(0));
+            ledger.set((seed % 10) as usize, word(2));
+            for id in 0..ENTRIES {
+                let some = |kind: u32| word(20 * kind + u32::from(id));
+                ledger.set_mark(id, some(0) % 3);
+                ledger.set_span(id, some(1) % 5);
+                ledger.set_first(id, word(0).wrapping_add(some(2) % 20));
+            }
+            assert!(ledger.postponed().len() <= usize::from(ENTRIES));
+            assert!(
+                ledger.chains().iter().map(|(_, chain)| chain.len()).sum::<usize>() <= usize::from(ENTRIES)
+            );
+            for place in [ledger.where_packed_marked(), ledger.where_packed_filled()].into_iter().flatten() {
+                assert!(place.next_used.wrapping_sub(place.published) <= ENTRIES, "{seed}: {place:?}");
+                assert!(place.base.wrapping_sub(place.next_used) <= ENTRIES, "{seed}: {place:?}");
+            }
+        }
+    }
+}

@@ -5,4 +5,5 @@ mod hostile;
 mod in_order;
 mod inflight;
 mod model;
+mod packed;
 mod threads;
