@@ -465,8 +465,12 @@ impl DriverRing {
         }
     }
 
-    /// For tests of back ends: writes descriptor `index` (modulo the table) without regard to the free list.
+    /// For tests of back ends: writes descriptor `index` (modulo the table) without regard to the free list. In a packed ring
+    /// the next [`Self::publish_raw_head`] writes it, behind all others.
     pub fn set_raw_descriptor(&mut self, index: u16, descriptor: Descriptor) {
+        if let Some(packed) = &mut self.packed {
+            return packed.set_raw(descriptor);
+        }
         self.slots[usize::from(index & (self.entries() - 1))].written = descriptor;
         self.memory.set_descriptor(index, descriptor);
     }
@@ -474,11 +478,14 @@ impl DriverRing {
     /// For tests of back ends: publishes any head, together with the added chains. It does not count as in flight, so
     /// its completion is an error.
     pub fn publish_raw_head(&mut self, head: u16) {
+        if let Some(packed) = &mut self.packed {
+            return packed.publish_raw(&self.memory, head);
+        }
         self.append(head);
         self.publish();
     }
 
-    /// For tests of back ends: stores only the available index.
+    /// For tests of back ends: stores only the available index of a split ring.
     pub fn set_raw_index(&mut self, index: u16) {
         self.memory.set_available_index(index);
     }

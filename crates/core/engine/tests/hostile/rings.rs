@@ -1,6 +1,7 @@
 //! A fault in a ring stops it, and names the fault; a reset heals it.
 
 use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, DriverRing};
+use lasthop_vhost::features;
 
 use super::*;
 
@@ -47,11 +48,40 @@ const RECEIVE: &[Attack] = &[
     }),
 ];
 
+const PACKED_TRANSMIT: &[Attack] = &[
+    ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(0xdead_0000_0000, 64, 0, 0))),
+    ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(MEMORY, u32::MAX, 0, 0))),
+    ("wrong direction", |ring, at| one_descriptor(ring, at, bad(MEMORY, 64, DESC_WRITE, 0))),
+    ("descriptor index 40000", |ring, _| one_descriptor(ring, 40_000, bad(MEMORY, 64, 0, 0))),
+    ("indirect table of 17 bytes", |ring, at| one_descriptor(ring, at, bad(MEMORY, 17, DESC_INDIRECT, 0))),
+    ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(0xdead_0000, 64, DESC_INDIRECT, 0))),
+    ("chain loops", |ring, at| {
+        (0..ring.entries()).for_each(|_| one_descriptor(ring, at, bad(MEMORY, 64, DESC_NEXT, 0)));
+    }),
+];
+
+const PACKED_RECEIVE: &[Attack] = &[
+    ("outside guest memory", |ring, at| one_descriptor(ring, at, bad(0xdead_0000_0000, 2048, DESC_WRITE, 0))),
+    ("wrong direction", |ring, at| one_descriptor(ring, at, bad(MEMORY, 2048, 0, 0))),
+    ("receive buffer of no bytes", |ring, at| one_descriptor(ring, at, bad(MEMORY, 0, DESC_WRITE, 0))),
+    ("descriptor index 40000", |ring, _| one_descriptor(ring, 40_000, bad(MEMORY, 2048, DESC_WRITE, 0))),
+];
+
+fn packed() -> GuestOptions {
+    let usual = GuestOptions::default();
+    GuestOptions { features: usual.features | features::RING_PACKED, ..usual }
+}
+
 #[test]
 fn a_wrong_transmit_ring_stops_by_name_and_harms_nobody() {
+    transmit_rings_stop(GuestOptions::default(), TRANSMIT);
+    transmit_rings_stop(packed(), PACKED_TRANSMIT);
+}
+
+fn transmit_rings_stop(options: GuestOptions, attacks: &[Attack]) {
     let mut scene = Scene::new();
-    let (port, mut guest) = scene.attach("bad", GuestOptions::default());
-    for (words, attack) in TRANSMIT {
+    let (port, mut guest) = scene.attach("bad", options);
+    for (words, attack) in attacks {
         let ring = guest.transmit_ring(0).unwrap();
         let at = ring.next_head().unwrap();
         attack(ring, at);
@@ -67,10 +97,15 @@ fn a_wrong_transmit_ring_stops_by_name_and_harms_nobody() {
 
 #[test]
 fn a_wrong_receive_ring_stops_by_name_and_harms_nobody() {
+    receive_rings_stop(GuestOptions::default(), RECEIVE);
+    receive_rings_stop(packed(), PACKED_RECEIVE);
+}
+
+fn receive_rings_stop(options: GuestOptions, attacks: &[Attack]) {
     let mut scene = Scene::new();
     let (third_port, mut third) = scene.attach("third", GuestOptions::default());
-    let (port, mut guest) = scene.attach("bad", GuestOptions { rx_buffers: 1, ..GuestOptions::default() });
-    for (words, attack) in RECEIVE {
+    let (port, mut guest) = scene.attach("bad", GuestOptions { rx_buffers: 1, ..options });
+    for (words, attack) in attacks {
         let ring = guest.receive_ring(0).unwrap();
         let at = ring.next_head().unwrap();
         attack(ring, at);

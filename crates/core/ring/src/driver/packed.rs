@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 
 use super::{DriverRingError, Used};
 use crate::packed_memory::{EVENT_DESC, EVENT_DISABLE, EVENT_ENABLE, PackedWord, available_flags};
-use crate::{DESC_NEXT, RingMemory};
+use crate::{DESC_NEXT, Descriptor, RingMemory};
 
 /// A chain in flight, by buffer ID.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,6 +40,8 @@ pub(super) struct PackedDriver {
     next_used: u16,
     kicked: u16,
     kicked_valid: bool,
+    /// For tests of back ends.
+    raw: Descriptor,
 }
 
 impl PackedDriver {
@@ -68,6 +70,7 @@ impl PackedDriver {
             next_used: position,
             kicked: position,
             kicked_valid: false,
+            raw: Descriptor::default(),
         }
     }
 
@@ -126,6 +129,22 @@ impl PackedDriver {
         self.free_count -= count;
         self.added += 1;
         Some(id)
+    }
+
+    /// Sets the descriptor for [`Self::publish_raw`].
+    pub(super) fn set_raw(&mut self, descriptor: Descriptor) {
+        self.raw = descriptor;
+    }
+
+    /// Publishes a descriptor with any buffer ID, together with the added chains. It does not count as in flight.
+    pub(super) fn publish_raw(&mut self, memory: &RingMemory, id: u16) {
+        let Descriptor { addr, len, flags, .. } = self.raw;
+        let position = self.next_avail;
+        memory.set_packed_address(position, addr);
+        let word = PackedWord::new(len, id, flags | available_flags(memory.wrap(position)));
+        memory.publish_packed_word(position, word);
+        self.next_avail = position.wrapping_add(1);
+        self.publish(memory);
     }
 
     pub(super) fn publish(&mut self, memory: &RingMemory) {
