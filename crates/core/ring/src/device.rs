@@ -60,7 +60,8 @@ pub struct DeviceRing {
     used_order: Option<UsedOrder>,
     /// For a packed ring.
     packed: Option<Box<PackedState>>,
-    /// Neither of the two: a split ring in any order.
+    is_packed: bool,
+    /// A split ring that is used in any order and not logged: one look tells it from the others.
     is_plain: bool,
 }
 
@@ -107,7 +108,7 @@ impl DeviceRing {
         heads.iter().for_each(|head| ring.set_mark(*head, 1));
         ring.take(heads.len() as u16); // at most the ring's entries
         ring.ledger.set_taken(ring.next_avail);
-        ring.log = Some(Box::new(log));
+        (ring.log, ring.is_plain) = (Some(Box::new(log)), false);
         (ring, was_taken)
     }
 
@@ -125,7 +126,7 @@ impl DeviceRing {
         log.recover(seen);
         let (base, used) = ledger.where_marked(seen)?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
-        (ring.published, ring.log) = (seen, Some(Box::new(log)));
+        (ring.published, ring.log, ring.is_plain) = (seen, Some(Box::new(log)), false);
         ring.ledger.set_taken(base);
         ring.publish();
         Ok(ring)
@@ -172,6 +173,7 @@ impl DeviceRing {
         let packed =
             (memory.format() == RingFormat::Packed).then(|| PackedState::boxed(memory.entries(), base));
         Self {
+            is_packed: packed.is_some(),
             is_plain: packed.is_none(),
             packed,
             memory,
@@ -202,7 +204,7 @@ impl DeviceRing {
     /// one within two laps; see [`wire_position`](crate::wire_position).
     #[must_use]
     pub fn base(&self) -> u16 {
-        if self.is_packed() { self.memory.within_two_laps(self.next_avail) } else { self.next_avail }
+        if self.is_packed { self.memory.within_two_laps(self.next_avail) } else { self.next_avail }
     }
 
     /// The position after the last chain taken.
@@ -216,7 +218,7 @@ impl DeviceRing {
     #[inline]
     #[must_use]
     pub fn is_packed(&self) -> bool {
-        self.packed.is_some()
+        self.is_packed
     }
 
     /// The driver's available index, read now. [`Self::pending`] checks it. A packed ring has none: the position behind the
@@ -225,10 +227,7 @@ impl DeviceRing {
     #[inline]
     #[must_use]
     pub fn available_index(&self) -> u16 {
-        match &self.packed {
-            None => self.memory.available_index(),
-            Some(packed) => packed.available_index(&self.memory),
-        }
+        if self.is_packed { self.found_or_more() } else { self.memory.available_index() }
     }
 
     /// Number of heads available and not taken.
@@ -246,7 +245,7 @@ impl DeviceRing {
     /// As [`Self::pending`].
     #[inline]
     pub fn pending_up_to(&mut self, wanted: u16) -> Result<u16, RingError> {
-        if self.is_packed() {
+        if self.is_packed {
             return self.find_chains(wanted);
         }
         let pending = self.memory.available_index().wrapping_sub(self.next_avail);
@@ -267,7 +266,7 @@ impl DeviceRing {
     /// Whether the driver has made every descriptor available, of which `pending` heads are all that it knows.
     #[must_use]
     pub fn has_every_descriptor(&self, pending: u16) -> bool {
-        match self.is_packed() {
+        match self.is_packed {
             false => pending == self.entries(),
             true => self.is_lap_available(),
         }
@@ -279,8 +278,8 @@ impl DeviceRing {
     /// [`RingError::DescriptorOutOfRange`]; of a packed ring, any fault of that chain.
     #[inline]
     pub fn head(&self, ahead: u16) -> Result<u16, RingError> {
-        if let Some(packed) = &self.packed {
-            return packed.id(ahead, self.next_avail, &self.ledger);
+        if self.is_packed {
+            return self.found_id(ahead);
         }
         let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
         if head < self.entries() {
@@ -294,8 +293,8 @@ impl DeviceRing {
     /// of the next one.
     #[inline(always)]
     pub fn read_heads(&self, heads: &mut [u16]) -> (usize, Option<RingError>) {
-        if let Some(packed) = &self.packed {
-            return packed.read_ids(heads, self.next_avail, &self.ledger);
+        if self.is_packed {
+            return self.read_ids(heads);
         }
         for (ahead, place) in heads.iter_mut().enumerate() {
             match self.head(ahead as u16) {
@@ -312,7 +311,7 @@ impl DeviceRing {
     /// their cache lines again and again. It may not change an available one (virtio 1.2, 2.7.13).
     #[inline(always)]
     pub fn next_chain(&mut self) -> Option<(u16, Descriptor)> {
-        if self.is_packed() {
+        if self.is_packed {
             return self.next_packed_chain();
         }
         if self.ahead_chains == 0 {
@@ -345,9 +344,8 @@ impl DeviceRing {
     /// Takes `count` pending heads, which the caller has read.
     #[inline]
     pub fn take(&mut self, count: u16) {
-        if let Some(packed) = &mut self.packed {
-            self.next_avail = packed.take(count, self.next_avail, &self.ledger);
-            return;
+        if self.is_packed {
+            return self.take_found(count);
         }
         self.next_avail = self.next_avail.wrapping_add(count);
         self.ahead_chains = 0;
@@ -356,7 +354,7 @@ impl DeviceRing {
     /// Takes the head of [`Self::next_chain`].
     #[inline(always)]
     pub fn take_next(&mut self) {
-        if self.is_packed() {
+        if self.is_packed {
             return self.take(1);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
@@ -368,9 +366,6 @@ impl DeviceRing {
     #[inline(always)] // left to itself the compiler calls it
     pub fn take_marked(&mut self, heads: &[u16]) {
         let count = heads.len() as u16; // at most the ring's entries
-        if self.log.is_some() {
-            self.log_taken(count);
-        }
         if !self.is_plain {
             self.note_taking(heads);
         }
@@ -444,7 +439,7 @@ impl DeviceRing {
     // Not inlined, so that the loop has all registers.
     #[inline(never)]
     pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
-        if self.is_packed() {
+        if self.is_packed {
             return self.complete_marked_packed(heads);
         }
         let (used, marks) = (self.memory.used_entries(), self.ledger.marks());
@@ -465,7 +460,7 @@ impl DeviceRing {
     /// As [`Self::complete`], for several heads.
     #[inline(never)]
     pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
-        if self.is_packed() {
+        if self.is_packed {
             return filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
         }
         let (used, mut position) = (self.memory.used_entries(), self.next_used);
@@ -516,9 +511,8 @@ impl DeviceRing {
     /// Returns the `count` heads taken last to the pending ones.
     #[inline]
     pub fn put_back(&mut self, count: u16) {
-        if let Some(packed) = &mut self.packed {
-            self.next_avail = packed.put_back(count, self.next_avail);
-            return;
+        if self.is_packed {
+            return self.put_back_found(count);
         }
         self.next_avail = self.next_avail.wrapping_sub(count);
         self.ahead_chains = 0;
@@ -528,9 +522,20 @@ impl DeviceRing {
     #[inline]
     #[must_use]
     pub fn descriptor(&self, head: u16) -> Descriptor {
-        match &self.packed {
-            None => self.memory.descriptor(head),
-            Some(_) => self.memory.packed_descriptor(self.ledger.first(head)),
+        match self.is_packed {
+            false => self.descriptor_in::<false>(head),
+            true => self.descriptor_in::<true>(head),
+        }
+    }
+
+    /// As [`Self::descriptor`], for loops over a ring that is packed or not.
+    #[inline(always)]
+    #[must_use]
+    pub fn descriptor_in<const PACKED: bool>(&self, head: u16) -> Descriptor {
+        debug_assert_eq!(PACKED, self.is_packed);
+        match PACKED {
+            false => self.memory.descriptor(head),
+            true => self.memory.packed_descriptor(self.ledger.first(head)),
         }
     }
 
@@ -558,15 +563,15 @@ impl DeviceRing {
     /// Prefetches the cache line of a descriptor.
     #[inline]
     pub fn prefetch_descriptor(&self, head: u16) {
-        match self.packed {
-            None => self.memory.prefetch_descriptor(head),
-            Some(_) => self.memory.prefetch_descriptor(self.ledger.first(head)),
+        match self.is_packed {
+            false => self.memory.prefetch_descriptor(head),
+            true => self.memory.prefetch_descriptor(self.ledger.first(head)),
         }
     }
 
     /// Reads the next `count` used entries, so that a later write causes no page fault.
     pub fn touch_used(&self, count: u16) {
-        if self.is_packed() {
+        if self.is_packed {
             _ = std::hint::black_box(self.memory.packed_word(self.next_used.wrapping_add(count)));
             return;
         }
@@ -578,8 +583,8 @@ impl DeviceRing {
     /// Writes the next used entry; the driver sees it at `publish`.
     #[inline]
     pub fn complete(&mut self, head: u16, written_bytes: u32) {
-        if self.is_packed() {
-            return self.complete_packed(head, written_bytes);
+        if self.is_packed {
+            return self.complete_one_packed(head, written_bytes);
         }
         self.memory.set_used_entry(self.next_used, u32::from(head), written_bytes);
         self.next_used = self.next_used.wrapping_add(1);
@@ -594,13 +599,20 @@ impl DeviceRing {
     /// As [`Self::publish`], but only entries before `position`: the others are not finished yet.
     #[inline]
     pub fn publish_up_to(&mut self, position: u16) {
-        if self.log.is_some() {
-            return self.publish_logged(position);
-        }
-        if self.is_packed() {
-            return self.publish_packed(position);
+        if !self.is_plain {
+            return self.publish_unusual(position);
         }
         self.publish_plain(position);
+    }
+
+    /// As [`Self::publish_up_to`], for any ring.
+    #[inline(never)]
+    fn publish_unusual(&mut self, position: u16) {
+        match (self.is_packed, &self.log) {
+            (true, _) => self.publish_packed(position),
+            (false, Some(_)) => self.publish_logged(position),
+            (false, None) => self.publish_plain(position),
+        }
     }
 
     #[inline]
@@ -672,7 +684,7 @@ impl DeviceRing {
         if !was_valid {
             return true;
         }
-        if !self.event_idx && !self.is_packed() {
+        if !self.event_idx && !self.is_packed {
             return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
         }
         let is_wanted = self.wants_signal_for(new, old);
@@ -685,7 +697,7 @@ impl DeviceRing {
     /// Whether the driver asks for a signal for the used entries from `old` to before `new`.
     #[inline]
     fn wants_signal_for(&self, new: u16, old: u16) -> bool {
-        match self.is_packed() {
+        match self.is_packed {
             false => crossed(self.memory.used_event(), new, old),
             true => self.memory.is_wanted(self.memory.driver_event(), new, old),
         }
@@ -706,7 +718,7 @@ impl DeviceRing {
     /// False if it has taken all published chains, or polls: then it looks at the ring once more before it waits.
     #[must_use]
     pub fn wants_delayed_signal(&self) -> bool {
-        if !self.event_idx && !self.is_packed() {
+        if !self.event_idx && !self.is_packed {
             return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
         }
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
@@ -722,7 +734,7 @@ impl DeviceRing {
 
     /// Whether the driver wants a signal for the next used entry.
     fn is_awaited(&self) -> bool {
-        match (self.event_idx, self.is_packed()) {
+        match (self.event_idx, self.is_packed) {
             (false, _) => false,
             // Linux writes an event index of 0 where it wants no signal.
             (true, false) => self.next_used != 0 && self.memory.used_event() == self.next_used,
@@ -732,7 +744,7 @@ impl DeviceRing {
 
     /// Whether every descriptor is available.
     fn is_full(&self) -> bool {
-        match self.is_packed() {
+        match self.is_packed {
             false => self.memory.available_index().wrapping_sub(self.next_avail) == self.entries(),
             true => self.is_lap_available(),
         }
@@ -749,7 +761,7 @@ impl DeviceRing {
     pub fn suppress_kicks(&mut self) {
         if self.kicks_armed {
             self.kicks_armed = false;
-            if self.is_packed() {
+            if self.is_packed {
                 return self.memory.set_device_event(0, EVENT_DISABLE);
             }
             // With EVENT_IDX a stale avail_event has the same effect: the index passes it once in 65536 heads.
@@ -761,7 +773,7 @@ impl DeviceRing {
 
     /// As [`Self::suppress_kicks`], for a kick that was armed for a head that the driver has not added.
     pub fn suppress_next_kick(&mut self) {
-        if self.kicks_armed && self.event_idx && !self.is_packed() {
+        if self.kicks_armed && self.event_idx && !self.is_packed {
             // The head before the next one: the driver's index passes it in 65536 heads.
             self.memory.set_available_event(self.next_avail.wrapping_sub(1));
         }
@@ -787,7 +799,7 @@ impl DeviceRing {
 
     pub(crate) fn ask_for_kick(&mut self, seen: u16) {
         self.kicks_armed = true;
-        if self.is_packed() {
+        if self.is_packed {
             let flags = if self.event_idx { EVENT_DESC } else { EVENT_ENABLE };
             return self.memory.set_device_event(seen, flags);
         }
@@ -799,9 +811,9 @@ impl DeviceRing {
     }
 
     pub(crate) fn has_moved_past(&self, seen: u16) -> bool {
-        match &self.packed {
-            None => self.memory.available_index() != seen,
-            Some(packed) => packed.has_moved_past(seen, &self.memory),
+        match self.is_packed {
+            false => self.memory.available_index() != seen,
+            true => self.has_found_past(seen),
         }
     }
 }

@@ -124,11 +124,18 @@ impl Express {
     ) {
         let found = self.find(queue, capabilities, frames.len());
         let (heads, mut window) = (&self.heads[..found], map.window(queue.hint));
-        reserve_all::<true>((&queue.ring, capabilities), &mut window, heads, frames.clone(), buffers);
+        let ring = (&queue.ring, capabilities);
+        match queue.ring.is_packed() {
+            false => reserve_all::<true, false>(ring, &mut window, heads, frames.clone(), buffers),
+            true => reserve_all::<true, true>(ring, &mut window, heads, frames.clone(), buffers),
+        }
         let done = buffers.len();
         if done < found {
             let (heads, frames) = (&heads[done..], frames.skip(done));
-            reserve_all::<false>((&queue.ring, capabilities), &mut window, heads, frames, buffers);
+            match queue.ring.is_packed() {
+                false => reserve_all::<false, false>(ring, &mut window, heads, frames, buffers),
+                true => reserve_all::<false, true>(ring, &mut window, heads, frames, buffers),
+            }
             queue.hint = window.hint();
         }
     }
@@ -138,7 +145,7 @@ impl Express {
 /// one that needs a function call.
 // Not inlined, so that the loop has all registers.
 #[inline(never)]
-fn reserve_all<'h, 'm, const NEAR: bool>(
+fn reserve_all<'h, 'm, const NEAR: bool, const PACKED: bool>(
     (ring, capabilities): (&DeviceRing, Capabilities),
     window: &mut Window<'m>,
     heads: &[u16],
@@ -147,7 +154,8 @@ fn reserve_all<'h, 'm, const NEAR: bool>(
 ) {
     buffers.extend(heads.iter().zip(frames).map_while(|(&head, frame)| {
         frame.source?;
-        let (_, place) = reserve_one::<NEAR>(ring.descriptor(head), window, &frame, capabilities)?;
+        let descriptor = ring.descriptor_in::<PACKED>(head);
+        let (_, place) = reserve_one::<NEAR>(descriptor, window, &frame, capabilities)?;
         place.prefetch_write::<HEADER_BYTES>();
         Some(Buffer { place, head })
     }));

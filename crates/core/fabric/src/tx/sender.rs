@@ -277,13 +277,19 @@ fn read_usual_chains<'m>(
     places: &mut Places<'m>,
 ) -> u64 {
     let mut window = map.window(*hint);
-    let bytes = read_chains_in::<true>(ring, &mut window, (heads, chains), places, spent_bytes);
+    let bytes = match ring.is_packed() {
+        false => read_chains_in::<true, false>(ring, &mut window, (heads, chains), places, spent_bytes),
+        true => read_chains_in::<true, true>(ring, &mut window, (heads, chains), places, spent_bytes),
+    };
     let done = places.len();
     if done == heads.len() {
         return bytes;
     }
     let rest = (&heads[done..], &mut chains[done..]);
-    let bytes = read_chains_in::<false>(ring, &mut window, rest, places, bytes);
+    let bytes = match ring.is_packed() {
+        false => read_chains_in::<false, false>(ring, &mut window, rest, places, bytes),
+        true => read_chains_in::<false, true>(ring, &mut window, rest, places, bytes),
+    };
     *hint = window.hint();
     bytes
 }
@@ -292,7 +298,7 @@ fn read_usual_chains<'m>(
 /// the last translation.
 // Not inlined, so that the loop has all registers.
 #[inline(never)]
-fn read_chains_in<'m, const NEAR: bool>(
+fn read_chains_in<'m, const NEAR: bool, const PACKED: bool>(
     ring: &mut DeviceRing,
     window: &mut Window<'m>,
     (heads, chains): (&[u16], &mut [Chain]),
@@ -300,7 +306,7 @@ fn read_chains_in<'m, const NEAR: bool>(
     mut bytes: u64,
 ) -> u64 {
     places.extend(heads.iter().zip(chains).map_while(|(&head, chain)| {
-        let Descriptor { addr, len, flags, .. } = ring.descriptor(head);
+        let Descriptor { addr, len, flags, .. } = ring.descriptor_in::<PACKED>(head);
         let is_usual = flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 && len > 0;
         if !is_usual || bytes >= u64::from(VISIT_BYTES_MAX) || ring.mark(head) > 0 {
             return None;

@@ -243,8 +243,51 @@ impl DeviceRing {
         ring
     }
 
+    /// As [`Self::available_index`].
+    #[inline(never)]
+    pub(super) fn found_or_more(&self) -> u16 {
+        self.packed.as_ref().map_or(0, |packed| packed.available_index(&self.memory))
+    }
+
+    /// As [`Self::has_moved_past`].
+    #[inline(never)]
+    pub(super) fn has_found_past(&self, seen: u16) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.has_moved_past(seen, &self.memory))
+    }
+
+    /// As [`Self::head`].
+    #[inline(never)]
+    pub(super) fn found_id(&self, ahead: u16) -> Result<u16, RingError> {
+        let none = RingError::IndexJump(ahead, 0);
+        self.packed.as_ref().map_or(Err(none), |packed| packed.id(ahead, self.next_avail, &self.ledger))
+    }
+
+    /// As [`Self::read_heads`].
+    #[inline(never)]
+    pub(super) fn read_ids(&self, ids: &mut [u16]) -> (usize, Option<RingError>) {
+        self.packed.as_ref().map_or((0, None), |packed| packed.read_ids(ids, self.next_avail, &self.ledger))
+    }
+
+    /// As [`Self::take`].
+    #[inline(never)]
+    pub(super) fn take_found(&mut self, count: u16) {
+        if let Some(packed) = &mut self.packed {
+            self.next_avail = packed.take(count, self.next_avail, &self.ledger);
+        }
+    }
+
+    /// As [`Self::put_back`].
+    #[inline(never)]
+    pub(super) fn put_back_found(&mut self, count: u16) {
+        if let Some(packed) = &mut self.packed {
+            self.next_avail = packed.put_back(count, self.next_avail);
+        }
+    }
+
     /// Looks for chains until `wanted` are found and not taken. Returns their number; a faulty one counts, and
     /// [`Self::head`] names its fault.
+    // Not inlined, so that the code of split rings stays small.
+    #[inline(never)]
     pub(super) fn find_chains(&mut self, wanted: u16) -> Result<u16, RingError> {
         let Some(packed) = &mut self.packed else { return Ok(0) };
         while packed.found < wanted && packed.fault.is_none() {
@@ -289,6 +332,12 @@ impl DeviceRing {
     }
 
     /// As [`Self::complete`].
+    #[inline(never)]
+    pub(super) fn complete_one_packed(&mut self, id: u16, written_bytes: u32) {
+        self.complete_packed(id, written_bytes);
+    }
+
+    /// As [`Self::complete`], for loops.
     #[inline]
     pub(super) fn complete_packed(&mut self, id: u16, written_bytes: u32) {
         let flags = used_flags(self.memory.wrap(self.next_used));

@@ -60,7 +60,7 @@ impl DeviceRing {
     /// # Errors
     /// [`RingError::ChainsInFlight`] if the driver overwrote those entries.
     pub fn keep_order(mut self) -> Result<Self, RingError> {
-        let used_order = match self.is_packed() {
+        let used_order = match self.is_packed {
             false => self.order_of_split()?,
             true => self.order_of_packed()?,
         };
@@ -111,6 +111,9 @@ impl DeviceRing {
     /// Notes `heads`, which are about to be taken, in the log and in the order.
     #[inline(never)]
     pub(super) fn note_taking(&mut self, heads: &[u16]) {
+        if self.log.is_some() {
+            self.log_taken(heads.len() as u16); // at most the ring's entries
+        }
         self.log_packed(heads);
         let Some(used_order) = &mut self.used_order else { return };
         match self.packed {
