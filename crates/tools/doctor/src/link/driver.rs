@@ -17,6 +17,9 @@ const OFFLOADS: &[(&str, &str)] = &[
     ("MRG_RXBUF", "each receive buffer has to hold the largest packet"),
 ];
 
+/// The supervisor's warnings of MTUs begin with it. Its others are of limits on the vnic's tap on the host.
+const OF_MTU: &str = "mtu";
+
 /// The MTU of a guest that is told none.
 const MTU_USUAL: u16 = 1500;
 
@@ -92,8 +95,8 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
     if let Some(mismatch) = vlans::alone(case) {
         return mismatch;
     }
-    if let Some(warning) = case.now.port.warnings.first() {
-        return Verdict::warning(format!("MTU mismatch: {warning}"), one_mtu(case));
+    if let Some(warned) = warned(case.now.name(), &case.now.port.warnings, || one_mtu(case)) {
+        return warned;
     }
     let mtu = match vnic.mtu {
         Some(mtu) => format!("up, MTU {mtu}"),
@@ -105,6 +108,17 @@ pub(super) fn link(case: &Case<'_>) -> Verdict {
         .as_ref()
         .is_some_and(|session| session.rings.iter().any(|ring| ring.running && ring.enabled));
     if passes { Verdict::ok(mtu) } else { Verdict::not_reached() }
+}
+
+/// The verdict about the supervisor's warnings for a vnic. Those of MTUs come first, since packets are lost.
+fn warned(name: &str, warnings: &[String], one_mtu: impl FnOnce() -> String) -> Option<Verdict> {
+    if let Some(warning) = warnings.iter().find(|warning| warning.starts_with(OF_MTU)) {
+        return Some(Verdict::warning(format!("MTU mismatch: {warning}"), one_mtu()));
+    }
+    let unlimited = format!(
+        "take the limits off the tap: ovs-vsctl clear port {name} qos; ovs-vsctl set interface {name} ingress_policing_rate=0"
+    );
+    warnings.first().map(|warning| Verdict::warning(warning.as_str(), unlimited))
 }
 
 /// The remedy for an MTU that is not the guest's, or not that of all others.
@@ -138,4 +152,24 @@ fn smallest_mtu(case: &Case<'_>) -> Option<u16> {
     let ports = case.facts.ports.iter().filter(|port| port.settings.common.switch == *switch);
     let ports = ports.filter_map(|port| u16::try_from(port.device.as_ref()?.mtu?).ok());
     vnics.chain(ports).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::finding::State;
+
+    #[test]
+    fn only_warnings_of_mtus_are_headed_so() {
+        let texts = ["policing is set on its tap", "mtu is 9000, but vm2 has 1500; give all the same"];
+        let warnings = texts.map(str::to_owned);
+        let told = |warnings: &[String]| warned("vm1", warnings, || "one MTU".to_owned());
+        let limits = told(&warnings[..1]).expect("a warning");
+        assert_eq!((limits.state, limits.text.as_str()), (State::Warning, texts[0]));
+        assert!(limits.remedy.is_some_and(|remedy| remedy.contains("ingress_policing_rate=0")));
+        let mtu = told(&warnings).expect("a warning");
+        assert_eq!(mtu.text, format!("MTU mismatch: {}", texts[1]));
+        assert_eq!(mtu.remedy.as_deref(), Some("one MTU"));
+        assert!(told(&[]).is_none());
+    }
 }
