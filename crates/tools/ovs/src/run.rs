@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(100);
 /// Pause between the death of the daemon and its next start.
 const PAUSE: Duration = Duration::from_secs(1);
+/// The relay's name in messages.
+const RELAY: &str = "the relay of the database";
 
 /// The directories of Open vSwitch.
 #[derive(Clone, Debug)]
@@ -137,14 +139,16 @@ impl<'a> Daemons<'a> {
         let started = relay.and_then(|mut relay| match start_daemon(dir, places, programs, signals) {
             Ok(daemon) => Ok((relay, daemon)),
             Err(fault) => {
-                relay.as_mut().map(end);
+                if let Some(relay) = &mut relay {
+                    end(relay, RELAY);
+                }
                 Err(fault)
             }
         });
         match started {
             Ok((relay, daemon)) => Ok(Self { dir, places, programs, server, relay, daemon }),
             Err(fault) => {
-                end(&mut server);
+                end(&mut server, "ovsdb-server");
                 Err(fault)
             }
         }
@@ -171,7 +175,7 @@ impl<'a> Daemons<'a> {
     fn renew_relay(&mut self, signals: &mut Signals) -> Result<(), Fault> {
         let (Some(relay), Some(words)) = (&mut self.relay, &self.places.vhost_user) else { return Ok(()) };
         let Some(status) = ended(relay) else { return Ok(()) };
-        error!("the relay of the database ended ({status}); it is started again");
+        error!("{RELAY} ended ({status}); it is started again");
         *relay = start_relay(self.dir, self.places, words, signals)?;
         Ok(())
     }
@@ -182,12 +186,15 @@ impl<'a> Daemons<'a> {
         exit.args(["--timeout=5", "--target=ovs-vswitchd", "exit", "--cleanup"]);
         exit.env("OVS_RUNDIR", &self.places.run).stdin(Stdio::null()).stdout(Stdio::null());
         if ended(&mut self.daemon).is_none() {
-            // A daemon that does not react is killed below.
-            let _ = exit.status();
-            end_after(&mut self.daemon, PATIENCE);
+            // A daemon that does not react is killed, whether it was asked or not.
+            let asking = exit.spawn();
+            end_after(&mut self.daemon, "ovs-vswitchd", PATIENCE, tell);
+            let _ = asking.and_then(|mut asking| asking.wait());
         }
-        self.relay.as_mut().map(end);
-        end(&mut self.server);
+        if let Some(relay) = &mut self.relay {
+            end(relay, RELAY);
+        }
+        end(&mut self.server, "ovsdb-server");
         self.places.clear();
     }
 }
@@ -232,10 +239,10 @@ fn start_relay(dir: &Path, places: &Places, words: &[String], signals: &mut Sign
     let mut relay = tied(&program);
     relay.arg("--dir").arg(dir).args(["ovs", "relay"]).args(words);
     relay.arg("--database").arg(places.server_socket()).arg("--listen").arg(places.relay_socket());
-    let mut relay = spawn(relay, places, "the relay of the database")?;
-    let started = await_file(&places.relay_socket(), &mut relay, "the relay of the database", signals);
+    let mut relay = spawn(relay, places, RELAY)?;
+    let started = await_file(&places.relay_socket(), &mut relay, RELAY, signals);
     if started.is_err() {
-        end(&mut relay);
+        end(&mut relay, RELAY);
     }
     started.map(|()| relay)
 }
@@ -260,7 +267,7 @@ fn start_daemon(
     let mut daemon = spawn(daemon, places, "ovs-vswitchd")?;
     let started = await_file(&places.pid_file(), &mut daemon, "ovs-vswitchd", signals);
     if started.is_err() {
-        end(&mut daemon);
+        end(&mut daemon, "ovs-vswitchd");
     }
     started.map(|()| daemon)
 }
@@ -312,26 +319,38 @@ fn ended(child: &mut Child) -> Option<ExitStatus> {
     child.try_wait().ok().flatten()
 }
 
-fn end(child: &mut Child) {
+fn end(child: &mut Child, name: &str) {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid.filter(|_| ended(child).is_none()) {
         // It may have ended meanwhile.
         let _ = kill_process(pid, Signal::TERM);
-        end_after(child, PATIENCE);
+        end_after(child, name, PATIENCE, tell);
     }
 }
 
-/// Waits for its end, and kills it if that takes too long.
-fn end_after(child: &mut Child, patience: Duration) {
-    let until = Instant::now() + patience;
+/// Waits for its end, and kills it if that takes too long. After a tenth of `patience`, `say` is told about the wait.
+fn end_after(child: &mut Child, name: &str, patience: Duration, mut say: impl FnMut(String)) {
+    let (start, pid) = (Instant::now(), child.id());
+    let mut is_told = false;
     while ended(child).is_none() {
-        if Instant::now() >= until {
+        let waited = start.elapsed();
+        if !is_told && waited >= patience / 10 {
+            let rest = (patience - patience / 10).as_secs();
+            say(format!("{name} (process {pid}) has not ended yet; it is killed in {rest} s unless it does"));
+            is_told = true;
+        }
+        if waited >= patience {
+            say(format!("{name} (process {pid}) hangs, and is killed"));
             // It may have ended meanwhile.
             let _ = child.kill().and_then(|()| child.wait());
             return;
         }
         std::thread::sleep(LOOK);
     }
+}
+
+fn tell(text: String) {
+    info!("{text}");
 }
 
 /// Whether a signal came within some time.
@@ -363,9 +382,28 @@ mod tests {
         let mut daemon = Command::new("sleep").arg("60").spawn().expect("sleep runs");
         kill_process(rustix::process::getpid(), Signal::TERM).expect("signalled");
         let fault = await_file(&dir.path().join("none"), &mut daemon, "sleep", &mut signals);
-        end(&mut daemon);
+        end(&mut daemon, "sleep");
         let told = fault.expect_err("it is not there").message;
         assert_eq!(told, "a signal came before sleep had started");
+    }
+
+    #[test]
+    fn the_wait_for_a_daemon_that_hangs_is_told_and_ends() {
+        let mut daemon = Command::new("sleep").arg("600").spawn().expect("sleep runs");
+        let mut said = Vec::new();
+        end_after(&mut daemon, "sleep", Duration::from_millis(300), |text| said.push(text));
+        assert!(ended(&mut daemon).is_some(), "it still runs");
+        assert_eq!(said.len(), 2, "{said:?}");
+        let process = format!("sleep (process {})", daemon.id());
+        assert!(said.iter().all(|text| text.starts_with(&process)), "{said:?}");
+        assert!(said[0].contains("has not ended yet") && said[1].contains("killed"), "{said:?}");
+    }
+
+    #[test]
+    fn a_daemon_that_ended_is_not_waited_for() {
+        let mut daemon = Command::new("true").spawn().expect("true runs");
+        daemon.wait().expect("it ends");
+        end_after(&mut daemon, "true", PATIENCE, |text| panic!("{text}"));
     }
 
     #[test]
