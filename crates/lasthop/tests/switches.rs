@@ -282,3 +282,26 @@ fn a_file_is_checked_applied_and_written_with_its_switches() {
     std::fs::write(&file, "[[switch]]\nname = \"default\"\n").expect("written");
     assert!(switch.ask(&["check", "-c", path]).out.contains(":1: the switch \"default\" is there without"));
 }
+
+#[test]
+fn several_ports_and_switches_at_once() {
+    let switch = Switch::start(&["--switch", "red", "--switch", "blue"]);
+    let [a, b, c, d] =
+        ["a,switch=red", "b,switch=blue", "c", "d"].map(|text| format!("{text},backend=vhost-user"));
+    let names = || {
+        let ports = switch.json(&["port", "list"])["ports"].as_array().expect("ports").clone();
+        ports.iter().map(|port| port["name"].as_str().expect("text").to_owned()).collect::<Vec<_>>()
+    };
+    let told = switch.ask(&["port", "add", &a, &b]).ok();
+    assert!(told.contains("added a") && told.contains("added b"), "{told}");
+    // Those before a refused one are there, and told.
+    let answer = switch.ask(&["port", "add", &c, &a, &d]);
+    assert!(answer.out.contains("added c") && !answer.out.contains("added d"), "{}", answer.out);
+    assert!(answer.refused().contains("\"a\""));
+    assert_eq!(names(), ["a", "b", "c"]);
+    switch.ask(&["port", "del", "*"]).ok();
+    let made = switch.json(&["port", "add", &c, &d]);
+    assert_eq!((&made[0]["name"], &made[1]["name"]), (&json!("c"), &json!("d")));
+    let told = switch.ask(&["switch", "del", "red", "blue"]).ok();
+    assert_eq!(told, "deleted switch red\ndeleted switch blue\n");
+}

@@ -245,9 +245,18 @@ impl ApiRequest {
                 let set: SwitchReport = ask(&self.dir, "switch.set", &change)?;
                 self.show(&set, |set| format!("switch {} is of module {}", set.name, set.module))
             }
-            SwitchCommand::Del { name } => {
-                let done: Value = ask(&self.dir, "switch.del", &json!({"name": name}))?;
-                self.show(&done, |_| format!("deleted switch {name}"))
+            SwitchCommand::Del { names } => {
+                // Each is told when it is gone, so that a refused one does not hide those before it.
+                for name in names {
+                    ask::<Value>(&self.dir, "switch.del", &json!({"name": name}))?;
+                    if !self.json {
+                        print(&format!("deleted switch {name}"))?;
+                    }
+                }
+                if self.json {
+                    print_json(&true)?;
+                }
+                Ok(ExitCode::SUCCESS)
             }
             SwitchCommand::List => {
                 let list: SwitchList = ask(&self.dir, "switch.list", &json!({}))?;

@@ -60,7 +60,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run a switch until a signal ends it (SIGTERM, Ctrl-C)
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     /// Make, change, remove and show ports: for guests (vhost-user), over network devices and taps
     #[command(subcommand)]
     Port(PortCommand<PortSpec>),
@@ -285,10 +285,11 @@ enum SwitchCommand {
         #[arg(value_name = "KEY=VALUE[,KEY=VALUE]...")]
         keys: String,
     },
-    /// Remove a switch that has no ports
+    /// Remove switches that have no ports
     Del {
-        /// The switch
-        name: SwitchName,
+        /// The switches
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<SwitchName>,
     },
     /// List all switches
     List,

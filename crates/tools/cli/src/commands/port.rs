@@ -30,9 +30,9 @@ impl FormOfPort for VnicForm {}
 
 #[derive(Debug, Subcommand)]
 pub(super) enum PortCommand<P: FormOfPort> {
-    /// Make a port
+    /// Make ports
     Add {
-        /// Its name, and options
+        /// The name of each, and options
         ///
         /// backend=vhost-user (a guest's socket), tap (a tap, created if missing), or a network device, by auto (the
         /// default), af_packet or af_xdp.
@@ -53,8 +53,8 @@ pub(super) enum PortCommand<P: FormOfPort> {
         /// one), qdisc-bypass=true, packet-ring=false, uplink=false (no wire, but another VMM's tap).
         ///
         /// Taps: tap=TAP [default: NAME], address=ADDRESS/LEN+ADDRESS/LEN, mac=ADDRESS, mtu=BYTES.
-        #[arg(value_name = "NAME[,KEY=VALUE]...")]
-        port: P,
+        #[arg(value_name = "NAME[,KEY=VALUE]...", required = true)]
+        ports: Vec<P>,
     },
     /// Change ports while they are in use
     Set {
@@ -128,7 +128,7 @@ impl ApiRequest {
         command: PortCommand<P>,
     ) -> Result<ExitCode, Fault> {
         match command {
-            PortCommand::Add { port } => self.add(words, port.into()),
+            PortCommand::Add { ports } => self.add(words, ports.into_iter().map(Into::into).collect()),
             PortCommand::Set { words: names_and_keys } => self.set(words, &names_and_keys),
             PortCommand::Del { names } => self.del(words, &names),
             PortCommand::List { names, backend, state } => self.list(words, &names, backend, &state),
@@ -182,11 +182,23 @@ impl ApiRequest {
         })
     }
 
-    fn add(&self, words: PortWords, port: PortSpec) -> Result<ExitCode, Fault> {
+    /// Of several ports each is told when it is made, so that a refused one does not hide those before it.
+    fn add(&self, words: PortWords, ports: Vec<PortSpec>) -> Result<ExitCode, Fault> {
         let here =
             std::env::current_dir().map_err(|error| Fault::internal("find the current directory", error))?;
-        let port = port.based_at(&here);
-        self.show_answer(ask(&self.dir, &words.method("add"), &port)?, show::port_added)
+        let is_one = ports.len() == 1;
+        let mut made: Vec<Value> = Vec::new();
+        for port in ports {
+            let answer: Value = ask(&self.dir, &words.method("add"), &port.based_at(&here))?;
+            match self.json {
+                true => made.push(answer),
+                false => print(&show::port_added(&read(&answer)?))?,
+            }
+        }
+        match self.json {
+            true => self.show_each(&made, is_one, |_| String::new()),
+            false => Ok(ExitCode::SUCCESS),
+        }
     }
 
     /// The last word has the changes; those before it are names.
