@@ -34,9 +34,18 @@ struct OpenQueues {
 pub(crate) struct WorkerInbox {
     /// Its completion queue: references to its packets that other workers have finished.
     pub(crate) returns: Bounded<Return>,
-    /// Rings whose large frames it is to copy, if it is a helper.
-    pub(crate) orders: Bounded<RingId>,
+    /// Rings whose large frames it is to copy, if it is a helper; else those that helpers gave back.
+    pub(crate) orders: Bounded<HelpOrder>,
     pub(crate) sleep_flag: SleepFlag,
+}
+
+/// An order to a helper, or one that it gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HelpOrder {
+    /// Where large frames wait.
+    pub(crate) ring: RingId,
+    /// The worker that gave the order.
+    pub(crate) from: u8,
 }
 
 impl Board {

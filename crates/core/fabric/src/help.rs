@@ -3,15 +3,19 @@
 //! ```text
 //!   home: visit ──large frames──> receiver's queue ──order──> helper's mailbox      wakes it if it sleeps
 //!           └── copies in turns ─────────┴───── copies in turns ──┘                 until the queue is empty
+//!           └──────────────────────────────────── order back ─────┘                 if frames are left when the order ends
 //! ```
-
-use std::sync::atomic::Ordering;
+//!
+//! A worker that releases a claim last sees to the frames that are left. A helper has no time for that: it gives its order back
+//! to the worker that gave it.
 
 use lasthop_sync::full_fence;
 
+use crate::board::HelpOrder;
 use crate::bounds::HELP_FRAMES_MAX;
 use crate::reference::PacketCopy;
 use crate::rx::lease::Leases;
+use crate::rx::receive_ring::FollowUp;
 use crate::rx::receiver::Receivers;
 use crate::rx::service::{Service, Tools};
 use crate::rx::shared::SharedStep;
@@ -83,15 +87,12 @@ impl Service<'_, '_> {
 
     /// Puts an order for this ring into the helper's mailbox, unless it has one, and wakes the helper if it sleeps.
     pub(crate) fn order(&mut self, helper: u8) {
-        if self.place.is_ordered.swap(true, Ordering::Relaxed) {
-            return;
-        }
         let senders = &mut *self.tools.senders;
         let inbox = senders.board.inbox(helper);
-        if inbox.orders.push(self.place.id).is_err() {
-            self.place.is_ordered.store(false, Ordering::Relaxed);
+        if !self.place.help.give(&inbox.orders, HelpOrder { ring: self.place.id, from: senders.worker }) {
             return;
         }
+        senders.offloads.has_ordered = true;
         full_fence();
         if inbox.sleep_flag.wake()
             && let Some((_, finder)) = &mut senders.offloads.with
@@ -104,7 +105,7 @@ impl Service<'_, '_> {
 impl Receivers {
     /// Whether a helper has the order to copy large frames at `ring`.
     pub(crate) fn has_helper(&self, ring: RingId) -> bool {
-        self.ring(ring).is_some_and(|place| place.is_ordered.load(Ordering::Relaxed))
+        self.ring(ring).is_some_and(|place| place.help.is_given())
     }
 }
 
@@ -152,10 +153,11 @@ impl Fabric {
     pub fn begin_help(&mut self, wants_more: bool) -> HelpStep {
         let board = &self.senders.board;
         self.helping = self.helping.or_else(|| board.inbox(self.senders.worker).orders.pop());
-        let Some(ring) = self.helping else { return HelpStep::Idle };
-        let step = self.begin_sharing(ring, wants_more);
+        let Some(order) = self.helping else { return HelpStep::Idle };
+        let (step, follow_up) =
+            self.receivers.share_step(order.ring, &mut tools!(self), &mut self.shared, wants_more);
         if step == SharedStep::Nothing || !wants_more {
-            self.end_order(ring);
+            self.end_order(order, follow_up);
         }
         self.publish();
         match step {
@@ -167,19 +169,23 @@ impl Fabric {
 
     /// The second part: copies the frame.
     pub fn copy_help(&mut self) {
-        let Some(ring) = self.helping else { return };
-        self.copy_sharing(ring);
+        let Some(order) = self.helping else { return };
+        self.copy_sharing(order.ring);
     }
 
     /// The ring of this helper's order; at a home the next one at which large frames of its visit wait. For tests and the
     /// lab, whose virtual time lets other workers go on between two frames of [`Self::copy_visit`].
     pub fn shared_ring(&mut self) -> Option<RingId> {
-        self.helping.or_else(|| self.receivers.leases.next_shared())
+        self.helping.map(|order| order.ring).or_else(|| self.receivers.leases.next_shared())
     }
 
     /// One step of [`Self::copy_visit`] at a shared ring. For tests and the lab, as `shared_ring`.
     pub fn begin_sharing(&mut self, ring: RingId, wants_more: bool) -> SharedStep {
-        self.receivers.share_step(ring, &mut tools!(self), &mut self.shared, wants_more)
+        let (step, follow_up) =
+            self.receivers.share_step(ring, &mut tools!(self), &mut self.shared, wants_more);
+        // If another worker has the claim, a home tries again: it may wait for a helper.
+        self.receivers.note(ring, follow_up.unwrap_or(FollowUp::Now));
+        step
     }
 
     /// Copies the frame that `begin_sharing` reserved buffers for. For tests and the lab, as `shared_ring`.
@@ -187,11 +193,29 @@ impl Fabric {
         self.receivers.copy_shared(ring, &mut tools!(self), &mut self.shared);
     }
 
-    /// Ends an order: the next large frames need another one.
-    fn end_order(&mut self, ring: RingId) {
+    /// Ends an order: the next large frames need another one. Its giver sees to frames that are left, since another thread may
+    /// want this CPU. If another worker has the claim, that one does: `None`.
+    fn end_order(&mut self, order: HelpOrder, follow_up: Option<FollowUp>) {
         self.helping = None;
-        if let Some(place) = self.receivers.ring(ring) {
-            place.is_ordered.store(false, Ordering::Relaxed);
+        if let Some(place) = self.receivers.ring(order.ring) {
+            place.help.end();
         }
+        let Some(follow_up) = follow_up.filter(|follow_up| *follow_up != FollowUp::None) else { return };
+        match self.senders.board.inbox(order.from).orders.push(order) {
+            Ok(()) => self.senders.note_news_for(order.from),
+            // The mailbox is full: this helper has to do it.
+            Err(_) => self.receivers.note(order.ring, follow_up),
+        }
+    }
+
+    /// Takes orders that helpers gave back. Returns whether there were any.
+    #[inline(never)]
+    pub(crate) fn take_orders_back(&mut self) -> bool {
+        let mut any = false;
+        while let Some(order) = self.senders.board.inbox(self.senders.worker).orders.pop() {
+            any = true;
+            self.receivers.note(order.ring, FollowUp::Now);
+        }
+        any
     }
 }

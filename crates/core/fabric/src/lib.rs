@@ -112,7 +112,7 @@ pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, UpcallRecord, Visi
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PORTS_MAX, PortId, Verdicts};
 
-use board::Board;
+use board::{Board, HelpOrder};
 use destinations::Destinations;
 use reference::{Attempt, PacketCopy, Return};
 use rx::receiver::Receivers;
@@ -196,7 +196,7 @@ pub struct Fabric {
     wakes: u64,
     epoch: u32,
     /// The ring at which this helper copies large frames.
-    helping: Option<RingId>,
+    helping: Option<HelpOrder>,
     /// The large frame that this worker copies without the claim.
     shared: SharedFrame,
 }
@@ -503,6 +503,7 @@ impl Fabric {
             let attempt = Attempt { outcome, delivered: reference.delivered.packets as u32 };
             self.senders.settle_waiting(reference.packet, attempt);
         }
+        any |= self.senders.offloads.has_ordered && self.take_orders_back();
         if any {
             self.publish();
         }

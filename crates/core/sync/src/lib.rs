@@ -4,7 +4,8 @@
 //! **Purpose.** Several workers deliver into one receive ring, and return heads to the worker that completes
 //! them.
 //! - [`CombiningLock`]: one worker at a time uses the value; the others queue their work for it.
-//! - [`PublishOrder`]: keeps the order of work that workers do in parallel outside the lock.
+//! - [`PublishOrder`] and [`LeaseOrder`]: keep the order of work that workers do in parallel outside the lock.
+//! - [`OrderFlag`]: one order at a time to work at a place.
 //! - [`Bounded`]: the queue.
 //! - [`SleepFlag`]: tells whether the reader of a queue sleeps.
 //! - [`records()`]: a ring of records of any length from one thread to another one, for captures and upcalls.
@@ -56,7 +57,9 @@
 
 mod combining_lock;
 mod flow_queues;
+mod lease_order;
 mod marked_stack;
+mod orders;
 mod publish_order;
 mod queue;
 mod records;
@@ -66,7 +69,9 @@ mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
 pub use flow_queues::{FlowPlace, FlowQueues, UNUSED_MS};
+pub use lease_order::LeaseOrder;
 pub use marked_stack::{Marked, MarkedStack};
+pub use orders::OrderFlag;
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};

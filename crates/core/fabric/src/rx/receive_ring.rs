@@ -1,16 +1,16 @@
 //! A receive ring that all workers share, and its internal receive queue.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use lasthop_guestmem::MemoryMap;
 use lasthop_module_api::DropReason;
 use lasthop_ring::{DeviceRing, RingError};
-use lasthop_sync::{CombiningGuard, CombiningLock};
+use lasthop_sync::{CombiningGuard, CombiningLock, LeaseOrder, OrderFlag};
 
 use crate::bounds::{
-    CLAIM_LOOKS_MAX, CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX, WORKERS_MAX,
+    CLAIM_LOOKS_MAX, CONTENDED_BATCHES, LEFT_PACKETS_MAX, WAITING_BYTES_MAX, WAITING_PACKETS_MAX,
 };
 use crate::reference::Waiting;
 use crate::tx::senders::Senders;
@@ -46,8 +46,8 @@ pub(crate) struct ReceiveRing {
     pub(crate) error: OnceLock<RingError>,
     /// Number of further batches that are copied without the claim.
     contended: AtomicU8,
-    /// Whether a helper has the order to copy frames here. A hint: frames do not depend on helpers.
-    pub(crate) is_ordered: AtomicBool,
+    /// Whether a helper has the order to copy frames here. Frames do not depend on helpers.
+    pub(crate) help: OrderFlag,
 }
 
 impl ReceiveRing {
@@ -67,7 +67,7 @@ impl ReceiveRing {
             lock: CombiningLock::new(RxQueue::new(ring), left),
             error: OnceLock::new(),
             contended: AtomicU8::new(0),
-            is_ordered: AtomicBool::new(false),
+            help: OrderFlag::default(),
         }
     }
 
@@ -126,8 +126,8 @@ pub(crate) struct RxQueue {
     pub(crate) seen_available: u16,
     /// Packets of other workers still wait although there may be buffers: the budget of the service was used up.
     pub(crate) unserved: bool,
-    /// Copies under way without the claim, oldest first: worker, and position of its first used entry.
-    pub(crate) leases: VecDeque<(u8, u16)>,
+    /// Copies under way without the claim, by the positions of their first used entries.
+    pub(crate) leases: LeaseOrder,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
     /// The guest's available index when a waiting packet expired. No further packet waits until it moves.
@@ -145,7 +145,7 @@ impl RxQueue {
             hint: 0,
             seen_available: 0,
             unserved: false,
-            leases: VecDeque::with_capacity(WORKERS_MAX),
+            leases: LeaseOrder::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             stalled_at: None,

@@ -254,7 +254,7 @@ impl<'a, 't> Service<'a, 't> {
     /// copies done, and whether the next one found no buffers.
     fn lease(&mut self, copies: &[PacketCopy<'_>], leases: &mut Leases) -> (usize, bool) {
         let worker = self.tools.senders.worker;
-        if self.claim.leases.iter().any(|lease| lease.0 == worker) {
+        if self.claim.leases.has(worker) {
             return (0, false); // one lease per worker: entries written behind it would be published with it
         }
         let start = self.claim.ring.used_position();
@@ -292,17 +292,10 @@ impl<'a, 't> Service<'a, 't> {
             self.charge_pieces(first.packet);
         }
         if self.claim.ring.used_position() != start {
-            self.open_lease(start);
+            self.claim.leases.open(worker, start, self.place.lock.publish_order());
             leases.begin(self.place.id);
         }
         (seen, blocked)
-    }
-
-    /// Begins a lease of this worker at the used entry `start`. Its last one is published, so it is not finished.
-    pub(crate) fn open_lease(&mut self, start: u16) {
-        let worker = self.tools.senders.worker;
-        debug_assert!(!self.place.lock.publish_order().take_finished(worker), "each lease is finished once");
-        self.claim.leases.push_back((worker, start));
     }
 
     /// Reserves buffers for the first copies, up to one that is unusual or finds no buffers. Returns their number.
@@ -551,12 +544,7 @@ impl<'a, 't> Service<'a, 't> {
         let queue = &mut *self.claim;
         let mut end = queue.ring.used_position();
         if !queue.leases.is_empty() {
-            let order = self.place.lock.publish_order();
-            while queue.leases.front().is_some_and(|lease| order.take_finished(lease.0)) {
-                queue.leases.pop_front();
-            }
-            order.set_oldest(queue.leases.front().map(|lease| lease.0));
-            end = queue.leases.front().map_or(end, |lease| lease.1);
+            end = queue.leases.end_finished(self.place.lock.publish_order()).unwrap_or(end);
         }
         if end != queue.ring.published_position() {
             queue.ring.publish_up_to(end);

@@ -182,9 +182,8 @@ impl Service<'_, '_> {
     /// Takes the oldest frame and reserves its buffers. A frame that cannot be copied without the claim is delivered.
     fn take_shared(&mut self, shared: &mut SharedFrame) -> SharedStep {
         let worker = self.tools.senders.worker;
-        let open = self.claim.leases.iter().position(|lease| lease.0 == worker);
-        if open.is_some_and(|at| at + 1 < self.claim.leases.len()) {
-            return SharedStep::Busy; // entries behind it, and behind others' ones, would be published with it
+        if !self.claim.leases.may_extend(worker) {
+            return SharedStep::Busy;
         }
         if !self.claim.is_worth_a_try() && self.claim.is_clear() {
             return SharedStep::Nothing;
@@ -195,13 +194,8 @@ impl Service<'_, '_> {
         let Some(waiting) = next else { return SharedStep::Nothing };
         let start = self.claim.ring.used_position();
         if self.claim.is_open() && self.reserve_shared(&waiting, shared) {
-            if open.is_none() {
-                self.open_lease(start);
-            } else {
-                // Its last frame waits for one ahead of it. The lease is extended, and finished once more.
-                let is_finished = self.place.lock.publish_order().take_finished(worker);
-                debug_assert!(is_finished, "this worker copies no other frame");
-            }
+            // Its last frame may wait for one ahead of it: then its lease is extended.
+            self.claim.leases.open_or_extend(worker, start, self.place.lock.publish_order());
             shared.waiting = Some(waiting);
             self.claim.unserved = true;
             return SharedStep::Reserved;
@@ -251,18 +245,19 @@ impl Service<'_, '_> {
 
 impl Receivers {
     /// One step of copying the large frames that wait at `ring`: publishes this worker's last frame, and takes the next
-    /// one if `wants_more`.
+    /// one if `wants_more`. Returns this worker's follow-up, too; `None` if another worker has the claim.
     pub(crate) fn share_step(
         &mut self,
         ring: RingId,
         tools: &mut Tools<'_>,
         shared: &mut SharedFrame,
         wants_more: bool,
-    ) -> SharedStep {
+    ) -> (SharedStep, Option<FollowUp>) {
+        let nowhere = (SharedStep::Nothing, Some(FollowUp::None));
         let receiver = self.slots.get_mut(ring.port.index()).and_then(Option::as_deref_mut);
-        let Some(Receiver { queues, received, .. }) = receiver else { return SharedStep::Nothing };
+        let Some(Receiver { queues, received, .. }) = receiver else { return nowhere };
         let Some(place) = queues.get(usize::from(ring.queue)).and_then(Option::as_deref) else {
-            return SharedStep::Nothing;
+            return nowhere;
         };
         let last = shared.waiting.take().map(|waiting| (waiting, shared.outcome));
         // The first try is behind a fence, since the last frame may be finished by now.
@@ -272,16 +267,15 @@ impl Receivers {
                 let mut service = Service::new(place, claim, received, tools);
                 service.publish();
                 let step = if wants_more { service.take_shared(shared) } else { SharedStep::Busy };
-                (step, service.close())
+                (step, Some(service.close()))
             }
             // Its holder publishes this worker's last frame.
-            None => (SharedStep::Busy, FollowUp::Now),
+            None => (SharedStep::Busy, None),
         };
         if let Some((waiting, outcome)) = last {
             received.settle_shared(waiting, (ring, outcome), tools.senders);
         }
-        self.note(ring, follow_up);
-        step
+        (step, follow_up)
     }
 
     /// Copies the frame that the last step reserved buffers for.

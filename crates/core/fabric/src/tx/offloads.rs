@@ -38,6 +38,8 @@ pub trait HelperFinder: Send {
 pub(crate) struct Offloads {
     /// Bytes from which on a frame is large, and who knows the helpers.
     pub(crate) with: Option<(u32, Box<dyn HelperFinder>)>,
+    /// Whether this worker ever gave an order: helpers may give orders back to it.
+    pub(crate) has_ordered: bool,
 }
 
 impl std::fmt::Debug for Offloads {

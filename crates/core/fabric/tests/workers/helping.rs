@@ -272,3 +272,19 @@ impl Payloads for Vec<(u32, Vec<u8>)> {
         self.iter().flat_map(|(_, payload)| payload.clone()).collect()
     }
 }
+
+#[test]
+fn a_helper_that_gives_its_order_up_has_no_work_left() {
+    let (mut crew, mut receiver, mut sender, _) = with_helper(everything(), 8);
+    send_large(&mut sender, 0..4);
+    assert_eq!(crew[0].begin_visit(sender.tx_ring(), 0), 4);
+    assert_eq!(crew[1].begin_help(true), HelpStep::Reserved);
+    crew[1].copy_help();
+    crew[1].begin_help(false);
+    assert_eq!((crew[1].waiting_rings(), crew[1].deadline_ns()), (&[][..], None), "its CPU is wanted");
+    assert!(!crew[1].drain_waiting());
+    assert_eq!(arrived(&mut receiver), [(2, 0)]);
+    crew[0].copy_visit();
+    crew[0].finish_visit();
+    assert_eq!(arrived(&mut receiver), [(2, 1), (2, 2), (2, 3)]);
+}

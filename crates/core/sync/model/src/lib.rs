@@ -18,8 +18,12 @@
 mod combining_lock;
 #[path = "../../src/flow_queues.rs"]
 mod flow_queues;
+#[path = "../../src/lease_order.rs"]
+mod lease_order;
 #[path = "../../src/marked_stack.rs"]
 mod marked_stack;
+#[path = "../../src/orders.rs"]
+mod orders;
 #[path = "../../src/publish_order.rs"]
 mod publish_order;
 #[path = "../../src/queue.rs"]
@@ -33,7 +37,9 @@ mod version;
 
 pub use combining_lock::{CombiningGuard, CombiningLock};
 pub use flow_queues::{FlowPlace, FlowQueues, UNUSED_MS};
+pub use lease_order::LeaseOrder;
 pub use marked_stack::{Marked, MarkedStack};
+pub use orders::OrderFlag;
 pub use publish_order::PublishOrder;
 pub use queue::Bounded;
 pub use records::{RecordReader, RecordWriter, records};
