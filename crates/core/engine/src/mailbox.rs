@@ -1,11 +1,11 @@
 //! Tasks from the control side to a worker.
 
-use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::task_queue::TaskQueue;
 
 /// A task that worker `W` runs between two visits.
 pub(crate) type WorkerTask<W> = Box<dyn FnOnce(&mut W) + Send>;
@@ -16,52 +16,29 @@ pub(crate) trait TaskRunner: Sized {
     fn run_task(&mut self, task: WorkerTask<Self>);
 }
 
-/// Tasks from the control side to a worker, and the eventfd that wakes it. Tasks are rare, so a lock for each is cheap
-/// enough.
+/// Tasks from the control side to a worker, and the eventfd that wakes it.
 ///
 /// A worker without a thread is parked here, and the caller runs the task.
 #[derive(Debug)]
 pub(crate) struct Mailbox<W> {
-    tasks: Mutex<TaskQueue<W>>,
+    queue: TaskQueue<W, WorkerTask<W>>,
     wake_fd: OwnedFd,
-    parked: Mutex<ParkedWorker<W>>,
-}
-
-struct ParkedWorker<W>(Option<Box<W>>);
-
-impl<W> std::fmt::Debug for ParkedWorker<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", if self.0.is_some() { "at hand" } else { "on a thread" })
-    }
-}
-
-struct TaskQueue<W>(VecDeque<WorkerTask<W>>);
-
-impl<W> std::fmt::Debug for TaskQueue<W> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} tasks", self.0.len())
-    }
 }
 
 impl<W: TaskRunner> Mailbox<W> {
     pub(crate) fn new() -> std::io::Result<Self> {
         let wake_fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let (tasks, parked) = (Mutex::new(TaskQueue(VecDeque::new())), Mutex::new(ParkedWorker(None)));
-        Ok(Self { tasks, wake_fd, parked })
+        Ok(Self { queue: TaskQueue::new(), wake_fd })
     }
 
     /// Parks the worker here until it is taken.
     pub(crate) fn park(&self, worker: W) {
-        self.parked().0 = Some(Box::new(worker));
+        self.queue.park(worker);
     }
 
     /// Takes the worker, for a thread of its own.
     pub(crate) fn take_worker(&self) -> Option<Box<W>> {
-        self.parked().0.take()
-    }
-
-    fn parked(&self) -> MutexGuard<'_, ParkedWorker<W>> {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.take_worker()
     }
 
     /// Readable when there are tasks; edge-triggered, never read.
@@ -77,17 +54,17 @@ impl<W: TaskRunner> Mailbox<W> {
 
     /// Adds a task and wakes the worker.
     pub(crate) fn post(&self, task: WorkerTask<W>) {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.push_back(task);
+        self.queue.post(task);
         self.wake();
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.len()
+        self.queue.len()
     }
 
     /// Takes the next task.
     pub(crate) fn take(&self) -> Option<WorkerTask<W>> {
-        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).0.pop_front()
+        self.queue.take()
     }
 
     /// Has the worker run `task`; the receiver gets its result.
@@ -105,9 +82,8 @@ impl<W: TaskRunner> Mailbox<W> {
 
     /// Adds a task, or runs it if the worker is parked here.
     pub(crate) fn give(&self, task: WorkerTask<W>) {
-        match &mut self.parked().0 {
-            Some(worker) => worker.run_task(task),
-            None => self.post(task),
+        if self.queue.give(task, TaskRunner::run_task) {
+            self.wake();
         }
     }
 }

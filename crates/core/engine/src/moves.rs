@@ -10,7 +10,6 @@
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use lasthop_fabric::{MovingRing, Release, RingId};
@@ -20,6 +19,7 @@ use lasthop_vhost::ForeignFd;
 use crate::clock::now_ns;
 use crate::empty_kicks::KickRecord;
 use crate::events::Event;
+use crate::hand_over::{FirstStep, await_release, pass_on};
 use crate::kicks::RETRY_NS;
 use crate::port_control::PortControl;
 use crate::worker::Worker;
@@ -153,17 +153,13 @@ impl PortControl {
         if home == to {
             return Ok(());
         }
-        let is_begun = Arc::new(AtomicBool::new(false));
+        let first = Arc::new(FirstStep::new());
         let (release, released) = sync_channel(1);
         let (arrive, arrived) = sync_channel(1);
-        let task = self.release_task((port, pair, to), Arc::clone(&is_begun), release, arrive);
+        let task = self.release_task((port, pair, to), Arc::clone(&first), release, arrive);
         self.pool.mailbox(home).give(Box::new(task));
-        let answer = match released.recv_timeout(REPLY_TIMEOUT) {
-            Ok(answer) => answer,
-            Err(_) if !is_begun.swap(true, Ordering::AcqRel) => return Err(EngineError::NoAnswer(home)),
-            // It is between two instructions of the task, which waits for nothing.
-            Err(_) => released.recv_timeout(REPLY_TIMEOUT).unwrap_or(Ok(())),
-        };
+        let answer = await_release(&first, || released.recv_timeout(REPLY_TIMEOUT).ok());
+        let answer = answer.ok_or(EngineError::NoAnswer(home))?;
         answer.map_err(|refusal| refusal.error(port, pair))?;
         self.set_home(port, pair, to);
         arrived.recv_timeout(REPLY_TIMEOUT).map_err(|_| EngineError::NoAnswer(to))
@@ -172,27 +168,20 @@ impl PortControl {
     fn release_task(
         &self,
         (port, pair, to): (PortId, u16, usize),
-        is_begun: Arc<AtomicBool>,
+        first: Arc<FirstStep>,
         release: Answer,
         arrive: SyncSender<()>,
     ) -> impl FnOnce(&mut Worker) + use<> {
         let pool = Arc::clone(&self.pool);
         move |worker| {
-            if is_begun.swap(true, Ordering::AcqRel) {
-                return; // its control side has given up
-            }
-            let moving = match worker.release_pair(port, pair, to) {
-                Ok(moving) => moving,
-                Err(refusal) => {
-                    let _ = release.send(Err(refusal));
-                    return;
-                }
+            let give = |moving| {
+                pool.mailbox(to).give(Box::new(move |worker: &mut Worker| {
+                    worker.adopt_pair(moving);
+                    let _ = arrive.send(());
+                }));
             };
-            pool.mailbox(to).give(Box::new(move |worker: &mut Worker| {
-                worker.adopt_pair(moving);
-                let _ = arrive.send(());
-            }));
-            let _ = release.send(Ok(()));
+            let answer = |answer| _ = release.send(answer);
+            pass_on(&first, || worker.release_pair(port, pair, to), give, answer);
         }
     }
 }

@@ -5,6 +5,7 @@ pub(crate) mod detached;
 pub(crate) mod injected_counts;
 pub(crate) mod internal;
 pub(crate) mod meter;
+pub(crate) mod moved;
 pub(crate) mod moves;
 pub(crate) mod offloads;
 pub(crate) mod postponement;

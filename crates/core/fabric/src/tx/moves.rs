@@ -20,6 +20,7 @@ use lasthop_module_api::PortId;
 
 use crate::bounds::LEAVING_NS_MAX;
 use crate::reference::{Attempt, PacketRef};
+use crate::tx::moved::SettledCopy;
 use crate::tx::senders::Senders;
 use crate::tx::tx_queue::TxQueue;
 use crate::{Fabric, RingId};
@@ -50,57 +51,6 @@ pub enum Release {
 /// Copies that an old home has counted; the new home settles their chains.
 #[derive(Debug)]
 pub struct SettledCopies(Vec<SettledCopy>);
-
-#[derive(Clone, Copy, Debug)]
-struct SettledCopy {
-    packet: PacketRef,
-    /// A slow receiver dropped it.
-    is_slow: bool,
-}
-
-/// The rings that left a worker while packets of theirs that it took are not finished. Both lists are bounded by
-/// [`crate::bounds::LENT_PACKETS_MAX`]: each entry stands for packets that the worker has lent.
-#[derive(Debug, Default)]
-pub(crate) struct Moved {
-    rings: Vec<MovedRing>,
-    /// Copies that are counted, and the homes of their rings, which do not know yet.
-    settled: Vec<(u8, SettledCopy)>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct MovedRing {
-    ring: RingId,
-    home: u8,
-    /// Copies that still wait.
-    left: u32,
-}
-
-impl Moved {
-    /// Whether the ring of a packet of this worker has moved away.
-    #[inline]
-    pub(crate) fn is_of_one(&self, packet: PacketRef) -> bool {
-        !self.rings.is_empty() && self.rings.iter().any(|moved| moved.ring == packet.ring())
-    }
-
-    /// The homes that have to be told of settled copies, as bits.
-    #[inline]
-    pub(crate) fn told(&self) -> u64 {
-        self.settled.iter().fold(0, |bits, (home, _)| bits | 1 << home)
-    }
-
-    /// Notes that a copy is counted. Returns the home of its ring.
-    fn settle(&mut self, packet: PacketRef, is_slow: bool) -> Option<u8> {
-        let at = self.rings.iter().position(|moved| moved.ring == packet.ring())?;
-        let moved = &mut self.rings[at];
-        let home = moved.home;
-        moved.left -= 1;
-        if moved.left == 0 {
-            self.rings.swap_remove(at);
-        }
-        self.settled.push((home, SettledCopy { packet, is_slow }));
-        Some(home)
-    }
-}
 
 impl TxQueue {
     /// Prepares the move to another home. Returns the number of copies that wait; their home stays the old one.
@@ -136,9 +86,7 @@ impl Senders {
         let slot = queues.get_mut(usize::from(ring.queue))?;
         let mut queue = Box::new(slot.take()?);
         let left = queue.leave_home();
-        if left > 0 {
-            self.moved.rings.push(MovedRing { ring, home, left });
-        }
+        self.moved.leave(ring, home, left);
         Some(MovingRing { ring, queue })
     }
 
@@ -202,10 +150,8 @@ impl Fabric {
     /// Takes copies that this worker has counted and whose chains another worker settles, and that worker's number.
     /// [`Self::wakes`] tells when there are some.
     pub fn take_settled(&mut self) -> Option<(usize, SettledCopies)> {
-        let settled = &mut self.senders.moved.settled;
-        let home = settled.first()?.0;
-        let of_home = settled.extract_if(.., |(to, _)| *to == home).map(|(_, copy)| copy).collect();
-        Some((usize::from(home), SettledCopies(of_home)))
+        let (home, copies) = self.senders.moved.take_settled()?;
+        Some((usize::from(home), SettledCopies(copies)))
     }
 
     /// Settles the chains of copies that an earlier home of their rings has counted.

@@ -20,7 +20,7 @@ use crate::side_table::{Chains, SegmentBuffer};
 use crate::tap::Taps;
 use crate::tx::injected_counts::InjectedFrames;
 use crate::tx::meter::Metering;
-use crate::tx::moves::Moved;
+use crate::tx::moved::Moved;
 use crate::tx::offloads::Offloads;
 use crate::tx::sender::{Fetched, Sender};
 use crate::tx::tx_queue::{Obstacle, TxQueue};

@@ -4,6 +4,8 @@
 //!
 //! **Contract.** The sources are those of `lasthop-sync` (`#[path]`). Only the primitives below differ, and bounds are small.
 //!
+//! A test may include further files of the switch that wait for nothing else: `tests/rendezvous.rs`, `tests/moves.rs`.
+//!
 //! **Not checked.** More than two workers, and more preemptions than LOOM_MAX_PREEMPTIONS (CONTRIBUTING.md).
 //!
 //! **Threading.** loom's: each test is run once for each order.

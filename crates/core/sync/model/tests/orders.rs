@@ -8,7 +8,9 @@
 
 use std::collections::VecDeque;
 
-use lasthop_sync_model::{Bounded, CombiningGuard, CombiningLock, LeaseOrder, OrderFlag, SleepFlag, bounded, full_fence};
+use lasthop_sync_model::{
+    Bounded, CombiningGuard, CombiningLock, LeaseOrder, OrderFlag, SleepFlag, bounded, full_fence,
+};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
