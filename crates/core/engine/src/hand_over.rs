@@ -7,7 +7,7 @@
 
 use crate::sync::{AtomicBool, Ordering};
 
-/// Who came first: the old home that begins, or the control side that gives up.
+/// Tells which came first: the old home that begins, or the control side that gives up.
 pub(crate) struct FirstStep(AtomicBool);
 
 impl FirstStep {

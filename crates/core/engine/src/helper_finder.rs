@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
-use lasthop_sched::{HELPER_TURN_VISITS, share_of_home};
+use lasthop_sched::{CopyKind, HELPER_TURN_VISITS, share_of_home};
 
 use crate::helpers::{OffloadCounts, ReceiverPlace};
 use crate::movement_table::MovementTable;
@@ -35,10 +35,13 @@ impl<W> ViewFinder<W> {
 
 impl<W: PoolMember> HelperFinder for ViewFinder<W> {
     fn find(&mut self, ring: RingId, copies: LargeCopies) -> Option<HelpShare> {
-        let LargeCopies { packets, bytes, waiting } = copies;
-        let shared = share_of_home(packets, bytes, waiting, self.pool.helpers().offload())?;
+        let LargeCopies { packets, bytes, waiting, is_summed } = copies;
+        let (receiver, own_cpu) = (self.receiver(ring), own_cpu());
+        let kind = CopyKind { is_summed, is_far: receiver.is_far(self.view.places(), own_cpu) };
+        let criteria = self.pool.helpers().offload().of_kind(kind);
+        let shared = share_of_home(packets, bytes, waiting, criteria)?;
         let turn = (self.counts.shared.load(Ordering::Relaxed) / HELPER_TURN_VISITS) as u32;
-        let helper = self.pool.helpers().choose(&*self.view, self.receiver(ring), own_cpu(), turn);
+        let helper = self.pool.helpers().choose(&*self.view, receiver, own_cpu, turn);
         let count = if helper.is_some() { &self.counts.shared } else { &self.counts.alone };
         count.fetch_add(1, Ordering::Relaxed);
         let helper = u8::try_from(helper?).ok()?;

@@ -10,7 +10,9 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use lasthop_module_api::PortId;
-use lasthop_sched::{CpuState, Occupant, OffloadCriteria, PlaceCriteria, place, spread};
+use lasthop_sched::{
+    CpuDistance, CpuPlace, CpuState, Occupant, OffloadCriteria, PlaceCriteria, distance, place, spread,
+};
 
 use crate::decision_trace::CpuReturn;
 use crate::scheduler_view::SchedulerView;
@@ -124,6 +126,18 @@ pub(crate) struct ReceiverPlace {
     pub(crate) own: Option<u16>,
 }
 
+impl ReceiverPlace {
+    /// Whether the receiver's CPU is known, and shares no last-level cache with `own_cpu`, which copies.
+    pub(crate) fn is_far(self, places: &[CpuPlace], own_cpu: u16) -> bool {
+        let is_known = |cpu: u16| usize::from(cpu) < places.len();
+        self.near.is_some_and(|near| {
+            is_known(near)
+                && is_known(own_cpu)
+                && distance(places, usize::from(own_cpu), usize::from(near)) > CpuDistance::Llc
+        })
+    }
+}
+
 /// How often a worker had large frames.
 #[derive(Debug, Default)]
 pub(crate) struct OffloadCounts {
@@ -189,5 +203,20 @@ impl Helping {
     /// Sleeps unless there was an order within the last `look_ns`.
     pub(crate) fn rest(&mut self, now: u64, look_ns: u64) {
         self.is_awake &= now.saturating_sub(self.helped_ns) < look_ns;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receiver_is_far_if_it_is_known_to_be() {
+        let places: Vec<CpuPlace> =
+            (0..4).map(|cpu| CpuPlace { group: cpu, llc: cpu / 2, node: 0 }).collect();
+        let at = |near| ReceiverPlace { port: PortId(1), near, own: None };
+        let is_far = [None, Some(0), Some(1), Some(2), Some(9)].map(|near| at(near).is_far(&places, 0));
+        assert_eq!(is_far, [false, false, false, true, false]);
+        assert!(!at(Some(2)).is_far(&places, 9) && !at(Some(2)).is_far(&[], 0), "nothing is known of it");
     }
 }

@@ -40,7 +40,7 @@ impl Worker {
         let helpers = self.pool.helpers();
         let may_share = !helpers.is_empty() && !helpers.is_one(self.number());
         if let Some(view) = self.scheduling.offload_view().filter(|_| may_share) {
-            let bytes_min = helpers.offload().packet_bytes_min;
+            let bytes_min = helpers.offload().bytes_min();
             let (pool, counts) = (Arc::clone(&self.pool), Arc::clone(&self.offload_counts));
             let movement = self.scheduling.movement.clone();
             self.fabric.begin_offload(bytes_min, Box::new(ViewFinder { view, pool, counts, movement }));

@@ -59,7 +59,7 @@ impl<W, T> TaskQueue<W, T> {
 
     /// Runs a task if the worker is parked here, else adds it. Returns whether it was added: then its thread is to be woken.
     pub(crate) fn give(&self, task: T, run: impl FnOnce(&mut W, T)) -> bool {
-        // Nobody takes the worker before the task is in its queue.
+        // Held until the task is in the queue: its thread takes the worker before or behind that.
         let mut parked = self.parked();
         match &mut *parked {
             Some(worker) => {

@@ -97,7 +97,7 @@ pub const LEASE_PACKETS_MAX: usize = 256;
 pub const LEASE_SEGMENTS_MAX: usize = 2048;
 /// Ports with a broken ring that a worker notes until it next reads the list.
 pub const BROKEN_MAX: usize = 16;
-/// Orders in a helper's mailbox: rings whose large frames it is to copy.
+/// Orders in a helper's mailbox: rings whose large frames it is to copy. Also those that a worker has back from helpers.
 pub const HELP_ORDERS_MAX: usize = 8;
 /// Large frames that a helper copies before it looks at its tasks: some 1 ms.
 pub const HELP_FRAMES_MAX: usize = 64;

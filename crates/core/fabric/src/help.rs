@@ -77,7 +77,13 @@ impl Service<'_, '_> {
 
     fn find_share(&mut self, copies: &[PacketCopy<'_>]) -> HelpShare {
         let bytes = copies.iter().map(|copy| u64::from(copy.header.frame_len_bytes())).sum();
-        let large = LargeCopies { packets: copies.len() as u32, bytes, waiting: self.claim.waiting() as u32 };
+        let capabilities = self.place.capabilities;
+        let large = LargeCopies {
+            packets: copies.len() as u32,
+            bytes,
+            waiting: self.claim.waiting() as u32,
+            is_summed: copies.iter().all(|copy| capabilities.sums(copy.header.offload)),
+        };
         // Memory that faults is charged to its port, which needs laps of one thread.
         let is_possible = copies.len() > 1 && self.claim.is_open() && !self.tools.senders.is_metered();
         let finder = self.tools.senders.offloads.with.as_mut().filter(|_| is_possible);
@@ -197,9 +203,7 @@ impl Fabric {
     /// want this CPU. If another worker has the claim, that one does: `None`.
     fn end_order(&mut self, order: HelpOrder, follow_up: Option<FollowUp>) {
         self.helping = None;
-        if let Some(place) = self.receivers.ring(order.ring) {
-            place.help.end();
-        }
+        self.receivers.ring(order.ring).into_iter().for_each(|place| place.help.end());
         let Some(follow_up) = follow_up.filter(|follow_up| *follow_up != FollowUp::None) else { return };
         match self.senders.board.inbox(order.from).orders.push(order) {
             Ok(()) => self.senders.note_news_for(order.from),
@@ -211,11 +215,7 @@ impl Fabric {
     /// Takes orders that helpers gave back. Returns whether there were any.
     #[inline(never)]
     pub(crate) fn take_orders_back(&mut self) -> bool {
-        let mut any = false;
-        while let Some(order) = self.senders.board.inbox(self.senders.worker).orders.pop() {
-            any = true;
-            self.receivers.note(order.ring, FollowUp::Now);
-        }
-        any
+        let orders = std::iter::from_fn(|| self.senders.board.inbox(self.senders.worker).orders.pop());
+        orders.map(|order| self.receivers.note(order.ring, FollowUp::Now)).count() > 0
     }
 }

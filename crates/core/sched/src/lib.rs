@@ -66,7 +66,7 @@ pub use movement::{GuestVcpus, Landing, LastTouch, QueueRow, VcpuRule, last_ran,
 pub use notify::{Notification, Notify, notify};
 pub use notify::{Reminder, UnansweredSignal, remind};
 pub use offload::{
-    CopyShares, HELPER_TURN_VISITS, OffloadCriteria, PendingCopies, offload, share_of_home, spread,
+    CopyKind, CopyShares, HELPER_TURN_VISITS, OffloadCriteria, PendingCopies, offload, share_of_home, spread,
 };
 pub use place::{CpuDistance, CpuPlace, PlaceCriteria, distance, place};
 pub use policy::{Mode, Modes, Policy};

@@ -23,6 +23,11 @@ pub struct OffloadCriteria {
     /// Packets with fewer bytes on average are never offloaded: the message to the other CPU, and the lines that go there
     /// and back, cost more than the copy. The paper has no number.
     pub packet_bytes_min: u32,
+    /// The same for packets whose checksum is completed while they are copied, if it is less; `u32::MAX`: no other bound.
+    pub summed_bytes_min: u32,
+    /// The same for packets that are copied to a receiver without a common last-level cache, if it is less; `u32::MAX`: no
+    /// other bound.
+    pub far_bytes_min: u32,
     /// Packets that a receiver which is woken copies itself, so that it can start ("a bounded number", 3.4). The paper
     /// has no number.
     pub blocked_packets_max: u32,
@@ -35,7 +40,38 @@ impl Default for OffloadCriteria {
     /// A frame of the usual MTU counts as small. Two packets keep a woken receiver busy while the other CPU wakes up. A CPU
     /// may have any number of packets to copy; docs/results/lab.md shows the gain of a bound.
     fn default() -> Self {
-        Self { packet_bytes_min: 2048, blocked_packets_max: 2, helper_packets_max: u32::MAX }
+        Self {
+            packet_bytes_min: 2048,
+            summed_bytes_min: u32::MAX,
+            far_bytes_min: u32::MAX,
+            blocked_packets_max: 2,
+            helper_packets_max: u32::MAX,
+        }
+    }
+}
+
+/// Why a copy costs more than its bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopyKind {
+    /// Its checksum is completed meanwhile.
+    pub is_summed: bool,
+    /// The CPU that copies and the receiver's share no last-level cache.
+    pub is_far: bool,
+}
+
+impl OffloadCriteria {
+    /// The criteria for copies of a kind, as the length from which on they are offloaded.
+    #[must_use]
+    pub fn of_kind(self, kind: CopyKind) -> Self {
+        let summed = if kind.is_summed { self.summed_bytes_min } else { u32::MAX };
+        let far = if kind.is_far { self.far_bytes_min } else { u32::MAX };
+        Self { packet_bytes_min: self.packet_bytes_min.min(summed).min(far), ..self }
+    }
+
+    /// The length below which no packet is offloaded, of whatever kind.
+    #[must_use]
+    pub fn bytes_min(self) -> u32 {
+        self.of_kind(CopyKind { is_summed: true, is_far: true }).packet_bytes_min
     }
 }
 
@@ -116,6 +152,27 @@ mod tests {
             "it has no more room"
         );
         assert_eq!(offload(&LARGE, 0, criteria), CopyShares { receiver: 8, helper: 0 });
+    }
+
+    #[test]
+    fn checksums_and_distances_may_lower_the_limit() {
+        let [plain, summed, far] = [(false, false), (true, false), (false, true)]
+            .map(|(is_summed, is_far)| CopyKind { is_summed, is_far });
+        let shared = |kind, bytes: u64, criteria: OffloadCriteria| {
+            share_of_home(4, 4 * bytes, 0, criteria.of_kind(kind))
+        };
+        let usual = OffloadCriteria { packet_bytes_min: 32_768, ..OffloadCriteria::default() };
+        for kind in [plain, summed, far] {
+            assert_eq!(
+                (shared(kind, 9000, usual), shared(kind, 32_768, usual)),
+                (None, Some(4)),
+                "no other bounds"
+            );
+        }
+        let criteria = OffloadCriteria { summed_bytes_min: 9000, far_bytes_min: 16_384, ..usual };
+        assert_eq!([plain, summed, far].map(|kind| shared(kind, 9000, criteria)), [None, Some(4), None]);
+        assert_eq!([plain, summed, far].map(|kind| shared(kind, 16_384, criteria)), [None, Some(4), Some(4)]);
+        assert_eq!((criteria.bytes_min(), usual.bytes_min()), (9000, 32_768));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Which copies helpers share, and on which CPUs, as a setting: `bytes=32768,packets=32,idle=group,reach=all,signals=visit`.
+//! Which copies helpers share, and on which CPUs, as a setting: `bytes=32768,packets=32,idle=group,reach=all,signals=visit`; and
+//! `checksums=BYTES`, `far=BYTES`, which are off by default.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,11 +12,13 @@ use crate::pairs::{number, unknown};
 use lasthop_runtime::fault::Fault;
 
 const SETTING: &str = "offload";
-const KEYS: [&str; 5] = ["bytes", "packets", "idle", "reach", "signals"];
+const KEYS: [&str; 7] = ["bytes", "checksums", "far", "packets", "idle", "reach", "signals"];
 /// Frames of 9000 bytes lose by it, those of 64 KiB gain (docs/results/performance.md, "Helpers"). A batch of packets: the
 /// home copies them too, so it never waits for a helper that has more to do.
 const DEFAULT: OffloadBounds = OffloadBounds {
     bytes: 32_768,
+    checksums: None,
+    far: None,
     packets: 32,
     idle: IdlePart::Group,
     reach: Reach::All,
@@ -60,6 +63,9 @@ enum SignalTime {
 #[schemars(inline, extend("default" = DEFAULT))]
 pub struct OffloadBounds {
     bytes: u32,
+    /// The least length of frames whose checksum is completed, and of those for far receivers, if it is less than `bytes`.
+    checksums: Option<u32>,
+    far: Option<u32>,
     packets: u32,
     idle: IdlePart,
     reach: Reach,
@@ -71,6 +77,8 @@ impl OffloadBounds {
     pub fn offload(self) -> OffloadCriteria {
         OffloadCriteria {
             packet_bytes_min: self.bytes,
+            summed_bytes_min: self.checksums.unwrap_or(u32::MAX),
+            far_bytes_min: self.far.unwrap_or(u32::MAX),
             helper_packets_max: self.packets,
             ..OffloadCriteria::default()
         }
@@ -113,8 +121,12 @@ impl fmt::Display for OffloadBounds {
             SignalTime::Frame => "frame",
             SignalTime::Visit => "visit",
         };
-        let Self { bytes, packets, .. } = self;
-        write!(f, "bytes={bytes},packets={packets},idle={idle},reach={reach},signals={signals}")
+        let Self { bytes, packets, checksums, far, .. } = self;
+        write!(f, "bytes={bytes},packets={packets},idle={idle},reach={reach},signals={signals}")?;
+        for (key, bytes) in [("checksums", checksums), ("far", far)] {
+            bytes.map_or(Ok(()), |bytes| write!(f, ",{key}={bytes}"))?;
+        }
+        Ok(())
     }
 }
 
@@ -140,7 +152,11 @@ impl FromStr for OffloadBounds {
         for pair in text.split(',') {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             match (key, value) {
-                ("bytes", _) => all.bytes = number(SETTING, (key, value), BYTES_MIN..=BYTES_MAX, DEFAULT)?,
+                ("bytes", _) => all.bytes = length(key, value)?,
+                ("checksums", "off") => all.checksums = None,
+                ("checksums", _) => all.checksums = Some(length(key, value)?),
+                ("far", "off") => all.far = None,
+                ("far", _) => all.far = Some(length(key, value)?),
                 ("packets", _) => all.packets = number(SETTING, (key, value), 2..=PACKETS_MAX, DEFAULT)?,
                 ("idle", "group") => all.idle = IdlePart::Group,
                 ("idle", "cpu") => all.idle = IdlePart::Cpu,
@@ -157,6 +173,10 @@ impl FromStr for OffloadBounds {
         }
         Ok(all)
     }
+}
+
+fn length(key: &str, value: &str) -> Result<u32, Fault> {
+    number(SETTING, (key, value), BYTES_MIN..=BYTES_MAX, DEFAULT)
 }
 
 fn no_word(key: &str, value: &str, words: &str) -> Fault {
@@ -179,9 +199,21 @@ mod tests {
     }
 
     #[test]
+    fn other_lengths_are_off_unless_they_are_set() {
+        let usual = DEFAULT.offload();
+        assert_eq!((usual.summed_bytes_min, usual.far_bytes_min), (u32::MAX, u32::MAX));
+        let both = "checksums=9000,far=4096".parse::<OffloadBounds>().expect("two lengths");
+        assert_eq!((both.offload().summed_bytes_min, both.offload().far_bytes_min), (9000, 4096));
+        assert_eq!((both.offload().packet_bytes_min, both.to_string().parse()), (32_768, Ok(both)));
+        assert_eq!("checksums=9000,checksums=off,far=off".parse(), Ok(DEFAULT));
+    }
+
+    #[test]
     fn what_is_wrong_is_named_with_what_would_be_right() {
         let cases = [
             ("bytes=64", "from 1536 to 65536"),
+            ("far=near", "from 1536 to 65536"),
+            ("checksums=64", "from 1536 to 65536"),
             ("packets=1", "packets=1 is not a whole number from 2 to 256"),
             ("idle=core", "idle=core is not group or cpu"),
             ("reach=", "reach= is not llc, node or all"),

@@ -6,13 +6,18 @@ use std::sync::{Arc, Mutex};
 use lasthop_fabric::{HelpShare, HelperFinder, LargeCopies, RingId};
 use lasthop_module_api::PortId;
 use lasthop_sched::{
-    CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, QueueRow, distance, place,
-    share_of_home, spread,
+    CopyKind, CpuDistance, CpuPlace, HELPER_TURN_VISITS, OffloadCriteria, PlaceCriteria, QueueRow, distance,
+    place, share_of_home, spread,
 };
 
 /// The product's criteria: `offload` of the configuration (docs/user/operating.md).
 pub(crate) fn usual_offload() -> OffloadCriteria {
-    OffloadCriteria { packet_bytes_min: 32_768, blocked_packets_max: 0, helper_packets_max: 32 }
+    OffloadCriteria {
+        packet_bytes_min: 32_768,
+        blocked_packets_max: 0,
+        helper_packets_max: 32,
+        ..OffloadCriteria::default()
+    }
 }
 
 /// Visits with large frames, and placements.
@@ -71,11 +76,13 @@ impl HelperDesk {
     }
 
     fn find(&mut self, port: PortId, copies: LargeCopies) -> Option<HelpShare> {
-        let LargeCopies { packets, bytes, waiting } = copies;
-        let shared = share_of_home(packets, bytes, waiting, self.offload)?;
+        let LargeCopies { packets, bytes, waiting, is_summed } = copies;
         let row = self.rows.get(port.index() - 1).and_then(|row| row.cpu);
         let receiver = self.guest_cpus[port.index() - 1].map(|cpu| row.map_or(cpu, usize::from));
         let receiver = receiver.unwrap_or(self.own_cpu);
+        let is_far = distance(&self.places, self.own_cpu, receiver) > CpuDistance::Llc;
+        let criteria = self.offload.of_kind(CopyKind { is_summed, is_far });
+        let shared = share_of_home(packets, bytes, waiting, criteria)?;
         let cpu = self.choose(receiver, port, self.place, false);
         self.count(receiver, port, cpu);
         let seat = self.seat_of(cpu?)?;
@@ -140,7 +147,7 @@ mod tests {
             places,
             ..HelperDesk::default()
         };
-        let large = LargeCopies { packets: 4, bytes: 4 * 65_000, waiting: 0 };
+        let large = LargeCopies { packets: 4, bytes: 4 * 65_000, waiting: 0, is_summed: false };
         let share = desk.find(PortId(1), large).unwrap();
         assert!((3..9).contains(&share.helper) && share.packets == 4, "{share:?}");
         assert_eq!(

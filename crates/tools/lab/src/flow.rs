@@ -40,7 +40,7 @@ impl Direction {
     /// Enters a packet. Returns whether its frame is complete; `None` if it is not the next one of its frame.
     fn enter(&mut self, head: &FrameHead, frame_bytes: u32) -> Option<bool> {
         self.packets += 1;
-        let FrameKind::Tcp { at_bytes, is_end } = head.kind else { return Some(true) };
+        let FrameKind::Tcp { at_bytes, is_end, .. } = head.kind else { return Some(true) };
         let (number, bytes) = self.part;
         let expected = if number == head.number { bytes } else { 0 };
         self.part = (head.number, at_bytes.saturating_add(head.payload_bytes));
@@ -58,6 +58,8 @@ pub(crate) struct Flow {
     pub(crate) payload_bytes: u32,
     /// Its payload goes in TCP frames, which the switch cuts for the receiver.
     pub(crate) is_cut: bool,
+    /// The same without cuts: the switch completes the checksum for the receiver.
+    pub(crate) is_summed: bool,
     there: Direction,
     back: Direction,
     /// Packets there that the sender knows to be received.
@@ -84,6 +86,7 @@ impl Flow {
             talk,
             payload_bytes,
             is_cut: false,
+            is_summed: false,
             there,
             back,
             acked: 0,
@@ -112,8 +115,9 @@ impl Flow {
     /// The next packet of the sender.
     pub(crate) fn send(&mut self) -> FrameHead {
         self.there.sent += 1;
-        let whole = FrameKind::Tcp { at_bytes: 0, is_end: true };
-        self.frame(true, if self.is_cut { whole } else { FrameKind::Data }, self.there.sent - 1, 0)
+        let whole = FrameKind::Tcp { at_bytes: 0, is_end: true, is_cut: self.is_cut };
+        let is_tcp = self.is_cut || self.is_summed;
+        self.frame(true, if is_tcp { whole } else { FrameKind::Data }, self.there.sent - 1, 0)
     }
 
     fn frame(&self, is_there: bool, kind: FrameKind, number: u64, acked: u64) -> FrameHead {
@@ -247,7 +251,7 @@ mod tests {
         flow.is_cut = true;
         let [first, second] = [flow.send(), flow.send()];
         let segment = |frame: FrameHead, at_bytes, payload_bytes, is_end| FrameHead {
-            kind: FrameKind::Tcp { at_bytes, is_end },
+            kind: FrameKind::Tcp { at_bytes, is_end, is_cut: true },
             payload_bytes,
             ..frame
         };

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   receivers with offloads:     Ethernet | numbers of flow and frame | payload
-//!   receivers without offloads:  Ethernet | IPv4 | TCP: flow in the ports, frame in the time stamps | payload    to be cut
+//!   receivers without offloads:  Ethernet | IPv4 | TCP: flow in the ports, frame in the time stamps | payload    to be cut, or summed
 //! ```
 
 use lasthop_module_api::PortId;
 use lasthop_wire::Offload;
-use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_TCPV4, HEADER_BYTES};
+use lasthop_wire::vnet::{F_NEEDS_CSUM, GSO_NONE, GSO_TCPV4, HEADER_BYTES};
 
 /// Bytes of a frame that carry meaning; the rest is payload that nobody reads.
 pub(crate) const HEAD_BYTES: usize = 52;
@@ -38,6 +38,8 @@ const AT_FLAGS: usize = 47;
 const AT_STAMPS: usize = 58;
 /// Of the last segment only.
 const PUSH: u8 = 0x08;
+/// Of frames that are not cut: a mark of the lab, without an urgent pointer.
+const URGENT: u8 = 0x20;
 
 /// The meaning of a frame to its flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,8 +48,9 @@ pub(crate) enum FrameKind {
     Data,
     /// An acknowledgement of all packets before `acked`.
     Ack,
-    /// Payload of a TCP frame, which is cut for receivers without TSO: a segment begins at this byte of it.
-    Tcp { at_bytes: u32, is_end: bool },
+    /// Payload of a TCP frame, whose checksum is completed; `is_cut`: it is cut for receivers without TSO, and a segment begins at
+    /// this byte of it.
+    Tcp { at_bytes: u32, is_end: bool, is_cut: bool },
 }
 
 /// The receiver gets a TCP frame in segments, unless it takes it whole.
@@ -59,6 +62,9 @@ const SEGMENTS: Offload = Offload {
     csum_start: AT_TCP,
     csum_offset: 16,
 };
+
+/// The receiver gets a TCP frame whole.
+const WHOLE: Offload = Offload { gso_type: GSO_NONE, gso_size: 0, ..SEGMENTS };
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,11 +103,16 @@ impl FrameHead {
         if matches!(self.kind, FrameKind::Tcp { .. }) { TCP_HEAD_BYTES as u32 } else { HEAD_BYTES as u32 }
     }
 
+    /// Bytes that the switch sums for receivers without checksums, beside the segments of a cut frame.
+    pub(crate) fn summed_bytes(&self) -> u32 {
+        if matches!(self.kind, FrameKind::Tcp { is_cut: false, .. }) { self.payload_bytes } else { 0 }
+    }
+
     /// Packets that the receiver gets.
     pub(crate) fn packets(&self) -> u32 {
         match self.kind {
-            FrameKind::Tcp { .. } => self.payload_bytes.div_ceil(SEGMENT_PAYLOAD_BYTES).max(1),
-            FrameKind::Data | FrameKind::Ack => 1,
+            FrameKind::Tcp { is_cut: true, .. } => self.payload_bytes.div_ceil(SEGMENT_PAYLOAD_BYTES).max(1),
+            FrameKind::Tcp { .. } | FrameKind::Data | FrameKind::Ack => 1,
         }
     }
 
@@ -111,9 +122,11 @@ impl FrameHead {
         let (header, frame) = out.split_at_mut(HEADER_BYTES);
         frame[..6].copy_from_slice(&mac_of(self.to));
         frame[6..12].copy_from_slice(&mac_of(self.from));
-        if let FrameKind::Tcp { at_bytes, is_end } = self.kind {
-            header.copy_from_slice(&SEGMENTS.emit(0));
-            self.emit_tcp(frame, at_bytes, is_end);
+        if let FrameKind::Tcp { at_bytes, is_end, is_cut } = self.kind {
+            let offload = if is_cut { SEGMENTS } else { WHOLE };
+            header.copy_from_slice(&offload.emit(0));
+            let flags = if is_end { PUSH } else { 0 } | if is_cut { 0 } else { URGENT };
+            self.emit_tcp(frame, at_bytes, flags);
             return out;
         }
         frame[12..14].copy_from_slice(&ETHERTYPE);
@@ -128,7 +141,7 @@ impl FrameHead {
         out
     }
 
-    fn emit_tcp(&self, frame: &mut [u8], at_bytes: u32, is_end: bool) {
+    fn emit_tcp(&self, frame: &mut [u8], at_bytes: u32, flags: u8) {
         let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
         put(12, &ETHERTYPE_IPV4);
         put(14, &[0x45]);
@@ -140,7 +153,7 @@ impl FrameHead {
         }
         put(AT_PORTS, &self.flow.to_be_bytes());
         put(AT_SEQUENCE, &at_bytes.to_be_bytes());
-        put(46, &[0x80, 0x10 | if is_end { PUSH } else { 0 }]); // 32 bytes of header; acknowledges
+        put(46, &[0x80, 0x10 | flags]); // 32 bytes of header; acknowledges
         put(54, &[1, 1, 8, 10]); // time stamps, behind two bytes of padding
         put(AT_STAMPS, &self.number.to_be_bytes());
     }
@@ -149,12 +162,12 @@ impl FrameHead {
         let half = |at: usize| u16::from_be_bytes([frame[at], frame[at + 1]]);
         let word = |at: usize| u64::from_be_bytes(std::array::from_fn(|byte| frame[at + byte]));
         let quarter = |at: usize| u32::from_be_bytes(std::array::from_fn(|byte| frame[at + byte]));
-        let is_end = frame[AT_FLAGS] & PUSH != 0;
+        let [is_end, is_whole] = [PUSH, URGENT].map(|flag| frame[AT_FLAGS] & flag != 0);
         Self {
             from: half(10),
             to: half(4),
             flow: quarter(AT_PORTS),
-            kind: FrameKind::Tcp { at_bytes: quarter(AT_SEQUENCE), is_end },
+            kind: FrameKind::Tcp { at_bytes: quarter(AT_SEQUENCE), is_end, is_cut: !is_whole },
             number: word(AT_STAMPS),
             acked: 0,
             payload_bytes: u32::from(half(AT_TOTAL_LENGTH)).saturating_sub(IP_HEAD_BYTES),
@@ -197,7 +210,7 @@ mod tests {
             numbers in any::<(u64, u64)>(),
             payload_bytes in 0..PAYLOAD_BYTES_MAX,
         ) {
-            let segment = FrameKind::Tcp { at_bytes: flow / 2, is_end: flow % 2 == 0 };
+            let segment = FrameKind::Tcp { at_bytes: flow / 2, is_end: flow % 2 == 0, is_cut: flow % 3 == 0 };
             let kind = [FrameKind::Ack, FrameKind::Data, segment][kind as usize];
             let ((from, to), (number, acked)) = (ends, numbers);
             let acked = if kind == segment { 0 } else { acked };

@@ -39,6 +39,8 @@ pub(crate) struct GainSettings {
     pub(crate) movement: bool,
     /// Helpers of a visit; the product has one.
     pub(crate) visit_helpers: usize,
+    /// The criteria of the column "helpers".
+    pub(crate) offload: OffloadCriteria,
 }
 
 /// Runs workloads without a shared frame, with those of the product's settings, and with helpers that share frames of any length.
@@ -53,16 +55,17 @@ pub(crate) fn table(model: &Model, works: &[LabWork], settings: GainSettings) ->
         .to_owned();
     let mut progress = Progress::new(works.len());
     for &work in works {
-        let run = |helpers, packet_bytes_min| -> Result<RunResult> {
-            let offload = Some(OffloadCriteria { packet_bytes_min, ..usual_offload() });
-            let GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers } = settings;
-            let choices = Choices { offload, place, early_signals, movement, visit_helpers };
+        let run = |helpers, offload| -> Result<RunResult> {
+            let GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers, .. } =
+                settings;
+            let choices = Choices { offload: Some(offload), place, early_signals, movement, visit_helpers };
             let scenario = Scenario::new(model, Architecture::Lasthop, work);
             Scenario { seed, window_bytes, choices, helpers, ..scenario }.run()
         };
-        let alone = run(HELPERS, u32::MAX)?;
-        let helped = run(HELPERS, usual_offload().packet_bytes_min)?;
-        let any = run(HELPERS, 1)?;
+        let from = |packet_bytes_min| OffloadCriteria { packet_bytes_min, ..usual_offload() };
+        let alone = run(HELPERS, from(u32::MAX))?;
+        let helped = run(HELPERS, settings.offload)?;
+        let any = run(HELPERS, from(1))?;
         text += &row(work, &alone, &helped, &any);
         progress.step(&work.to_string());
     }
@@ -137,6 +140,29 @@ mod tests {
         assert!(helped.offloaded > 50 && helped.gbit_per_s() > 1.3 * alone.gbit_per_s());
         assert_eq!((helped.frames.skipped, helped.drops.total()), (0, 0));
         assert!(helped.frames.packets >= 45 * helped.received.packets, "a segment is a packet");
+    }
+
+    #[test]
+    fn checksums_and_far_receivers_are_criteria() {
+        let shared = |work: &str, offload| {
+            let scenario =
+                Scenario::new(&Model::load("epyc").unwrap(), Architecture::Lasthop, work.parse().unwrap());
+            let choices = Choices { offload: Some(offload), ..Choices::default() };
+            let run =
+                Scenario { choices, helpers: HELPERS, measured_ns: 5_000_000, ..scenario }.run().unwrap();
+            assert_eq!((run.frames.skipped, run.drops.total()), (0, 0));
+            run.offloaded > 50
+        };
+        let summed = OffloadCriteria { summed_bytes_min: 4096, ..usual_offload() };
+        let far = OffloadCriteria { far_bytes_min: 4096, ..usual_offload() };
+        // Some of four pairs are far from the worker, one is near it.
+        assert_eq!(
+            ["pairs=1,payload=8948", "pairs=4,payload=8948"].map(|work| shared(work, far)),
+            [false, true]
+        );
+        let [plain, unsummed] = ["fan-in=4,payload=8948", "fan-in=4,payload=8948,csum=off"];
+        assert_eq!([plain, unsummed].map(|work| shared(work, usual_offload())), [false, false]);
+        assert_eq!([plain, unsummed].map(|work| shared(work, summed)), [false, true]);
     }
 
     #[test]

@@ -123,6 +123,8 @@ pub(crate) struct CutCosts {
     pub(crate) segment_ns: u64,
     /// The same, if two CPUs fill the ring by turns: what descriptors and used entries cost more, and waiting for the claim.
     pub(crate) shared_segment_ns: u64,
+    /// A byte of a frame that is not cut, whose checksum is completed while it is copied.
+    pub(crate) checksum_ps_per_byte: u64,
 }
 
 /// Costs of one architecture of a switch.
@@ -304,11 +306,12 @@ impl Model {
             |costs: &mut [&mut u64]| costs.iter_mut().for_each(|cost| **cost = **cost * percent / 100);
         let CpuCosts { context_switch_ns, wake_ns, ipi_ns, .. } = &mut model.cpu;
         let GuestCosts { send_ns, receive_ns, segment_ns, ack_ns, turn_ns, .. } = &mut model.guest;
-        let CutCosts { segment_ns: cut_ns, shared_segment_ns } = &mut model.cut;
+        let CutCosts { segment_ns: cut_ns, shared_segment_ns, checksum_ps_per_byte } = &mut model.cut;
         match knob {
             Knob::Bytes => {
                 model.copy.scale(percent);
                 model.read.scale(percent);
+                scale(&mut [checksum_ps_per_byte]);
                 model.cpu.node_bytes_per_us = model.cpu.node_bytes_per_us * 100 / percent;
             }
             Knob::Wakeups => scale(&mut [context_switch_ns, wake_ns, ipi_ns]),
@@ -339,9 +342,14 @@ impl Model {
 
     /// The further cost of a frame that is cut into `packets`, in ns; `is_shared`: beside another CPU that fills the same ring.
     pub(crate) fn cut_ns(&self, packets: u32, is_shared: bool) -> u64 {
-        let CutCosts { segment_ns, shared_segment_ns } = self.cut;
+        let CutCosts { segment_ns, shared_segment_ns, .. } = self.cut;
         let each_ns = segment_ns + u64::from(is_shared) * shared_segment_ns;
         u64::from(packets > 1) * u64::from(packets) * each_ns
+    }
+
+    /// The further cost of completing the checksum of `bytes`, in ns.
+    pub(crate) fn sum_ns(&self, bytes: u32) -> u64 {
+        u64::from(bytes) * self.cut.checksum_ps_per_byte / 1000
     }
 
     /// The place of each CPU.

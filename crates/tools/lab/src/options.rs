@@ -191,6 +191,12 @@ pub(crate) struct HelperOptions {
     /// Helpers of a visit; the product has one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=8))]
     visit_helpers: u64,
+    /// The product's helpers also share frames whose checksum the switch completes, from this length on
+    #[arg(long, value_name = "BYTES", default_value_t = u32::MAX, hide_default_value = true)]
+    summed_bytes: u32,
+    /// The product's helpers also share frames for receivers without a common last-level cache, from this length on
+    #[arg(long, value_name = "BYTES", default_value_t = u32::MAX, hide_default_value = true)]
+    far_bytes: u32,
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -202,7 +208,13 @@ impl HelperOptions {
         let Self { seed, early_signals, movement, .. } = *self;
         let visit_helpers = self.visit_helpers as usize;
         let window_bytes = self.window_kib << 10;
-        let settings = GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers };
+        let offload = OffloadCriteria {
+            summed_bytes_min: self.summed_bytes,
+            far_bytes_min: self.far_bytes,
+            ..usual_offload()
+        };
+        let settings =
+            GainSettings { seed, window_bytes, place, early_signals, movement, visit_helpers, offload };
         print(&gains::table(&Model::load(&self.model)?, &self.workloads, settings)?)
     }
 }
@@ -260,7 +272,8 @@ pub(crate) struct RunOptions {
     architecture: ArchitectureName,
     /// pairs=N, all-to-all=N, fan-in=N, beside=N (N pairs, and short requests between two further guests), echo,
     /// bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US; behind commas payload=BYTES, nap-us=N (bare guests sleep
-    /// between two looks at their rings), and tso=off (guests without receive offloads: the switch cuts)
+    /// between two looks at their rings), tso=off (guests without receive offloads: the switch cuts), and csum=off (guests
+    /// without checksums: the switch completes them)
     #[arg(long, value_name = "WORK", default_value = "pairs=1")]
     workload: LabWork,
     /// The same seed gives the same run

@@ -60,22 +60,28 @@ pub(crate) struct LabWork {
     pub(crate) nap_us: u32,
     /// The guests take no offloads: streams are TCP frames that the switch cuts.
     pub(crate) is_cut: bool,
+    /// The guests take no checksums: streams are TCP frames that the switch sums, whole.
+    pub(crate) is_summed: bool,
 }
 
 impl LabWork {
     /// Whether the switch may have frames to cut.
     pub(crate) fn can_be_cut(self) -> bool {
-        let is_echo = matches!(self.pattern, Pattern::Echo | Pattern::BareEcho(_));
-        !is_echo && self.payload_bytes > SEGMENT_PAYLOAD_BYTES
+        self.is_stream() && self.payload_bytes > SEGMENT_PAYLOAD_BYTES
     }
 
     fn can_nap(self) -> bool {
         matches!(self.pattern, Pattern::BareStream(_) | Pattern::BareFanIn(_))
     }
 
+    /// Whether guests send one way.
+    pub(crate) fn is_stream(self) -> bool {
+        !matches!(self.pattern, Pattern::Echo | Pattern::BareEcho(_))
+    }
+
     /// A pattern of guests that do not nap.
     pub(crate) const fn new(pattern: Pattern, payload_bytes: u32) -> Self {
-        Self { pattern, payload_bytes, nap_us: 0, is_cut: false }
+        Self { pattern, payload_bytes, nap_us: 0, is_cut: false, is_summed: false }
     }
 }
 
@@ -95,7 +101,8 @@ impl fmt::Display for LabWork {
         if self.nap_us > 0 {
             write!(f, ",nap-us={}", self.nap_us)?;
         }
-        f.write_str(if self.is_cut { ",tso=off" } else { "" })
+        f.write_str(if self.is_cut { ",tso=off" } else { "" })?;
+        f.write_str(if self.is_summed { ",csum=off" } else { "" })
     }
 }
 
@@ -103,7 +110,7 @@ impl FromStr for LabWork {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let help = "write pairs=N, all-to-all=N, fan-in=N, beside=N, echo, bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US, and payload=BYTES, nap-us=N or tso=off behind commas";
+        let help = "write pairs=N, all-to-all=N, fan-in=N, beside=N, echo, bare-stream=N, bare-fan-in=N or bare-echo=PAUSE_US, and payload=BYTES, nap-us=N, tso=off or csum=off behind commas";
         let (pattern, rest) = text.split_once(',').unwrap_or((text, "payload=65483"));
         let (name, count) = pattern.split_once('=').unwrap_or((pattern, "1"));
         let count: u16 = count.parse().map_err(|_| format!("{count} is not a number of guests; {help}"))?;
@@ -127,6 +134,10 @@ impl FromStr for LabWork {
                 work.is_cut = true;
                 continue;
             }
+            if part == "csum=off" {
+                work.is_summed = true;
+                continue;
+            }
             match part.split_once('=').map(|(key, value)| (key, value.parse::<u32>().ok())) {
                 Some(("nap-us", Some(nap_us))) if work.can_nap() && nap_us <= NAP_US_MAX => {
                     work.nap_us = nap_us
@@ -148,6 +159,11 @@ impl FromStr for LabWork {
         }
         if work.is_cut && !work.can_be_cut() {
             return Err(format!("tso=off goes with streams of a payload above {SEGMENT_PAYLOAD_BYTES}"));
+        }
+        if work.is_summed && (work.is_cut || !work.is_stream()) {
+            return Err(
+                "csum=off goes with streams, and not with tso=off, which has no checksums either".to_owned()
+            );
         }
         Ok(work)
     }
@@ -237,19 +253,20 @@ impl Scenario {
     /// # Errors
     /// If it does not fit, if memory is missing, or if a frame was reordered or lost without a reason.
     pub(crate) fn run(&self) -> Result<RunResult> {
+        let is_plain = self.work.is_cut || self.work.is_summed;
         let total_ns = self.warm_up_ns.saturating_add(self.measured_ns);
         ensure!(
             self.measured_ns > 0 && total_ns <= RUN_NS_MAX,
             "a run of {total_ns} ns was asked for; choose up to {RUN_NS_MAX} ns, warm-up included"
         );
         ensure!(
-            !self.work.is_cut || self.architecture == Architecture::Lasthop,
-            "tso=off goes with the architecture lasthop; the costs of cutting are its own"
+            !is_plain || self.architecture == Architecture::Lasthop,
+            "tso=off and csum=off go with the architecture lasthop; these costs are its own"
         );
         let (guests, nics) = self.guests_and_nics();
         let workers = if self.architecture == Architecture::Lasthop { self.workers } else { 1 };
         let helpers = self.helper_cpus(guests);
-        let switch = Switch::new(nics, workers, helpers.len(), self.work.is_cut)?;
+        let switch = Switch::new(nics, workers, helpers.len(), is_plain)?;
         let mut simulation =
             Simulation::new(&self.model, self.architecture, self.choices, switch, workers, &helpers);
         let mut placer = Placer::new(&self.model.places());
@@ -381,7 +398,7 @@ impl Scenario {
         };
         for (number, ends) in (0..).zip(ends) {
             let mut flow = Flow::new(number, ends, talk, self.work.payload_bytes);
-            flow.is_cut = self.work.is_cut;
+            (flow.is_cut, flow.is_summed) = (self.work.is_cut, self.work.is_summed);
             simulation.add_flow(flow);
         }
         if let Pattern::Beside(count) = self.work.pattern {

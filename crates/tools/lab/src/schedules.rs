@@ -118,6 +118,13 @@ fn add_helpers(scenario: &mut Scenario, random: &mut Random) {
     // The last draws: schedules that were tried before stay the same unless these change them.
     scenario.work.is_cut = random.below(4) == 0 && scenario.work.can_be_cut();
     scenario.choices.visit_helpers = [1, 1, 2, 3][random.below(4) as usize];
+    let work = &mut scenario.work;
+    work.is_summed = random.below(4) == 0 && work.is_stream() && !work.is_cut;
+    if let Some(offload) = scenario.choices.offload.as_mut().filter(|_| random.below(2) > 0) {
+        offload.packet_bytes_min = PAYLOAD_BYTES_MAX / 2;
+        offload.summed_bytes_min = random.below(9000) as u32;
+        offload.far_bytes_min = random.below(9000) as u32;
+    }
 }
 
 #[cfg(test)]

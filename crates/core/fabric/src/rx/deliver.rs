@@ -318,6 +318,11 @@ impl Capabilities {
         offload.needs_csum() && (!self.csum || (is_tunnel && !offload.is_gso()))
     }
 
+    /// Whether checksums are completed for the receiver, of the frame or of its segments.
+    pub(crate) fn sums(&self, offload: Offload) -> bool {
+        self.lack_csum(offload) || (self.cuts(offload) && !self.csum)
+    }
+
     /// Whether a frame is cut into segments for the receiver.
     #[inline]
     pub(crate) fn cuts(&self, offload: Offload) -> bool {

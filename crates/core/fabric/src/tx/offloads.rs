@@ -12,6 +12,8 @@ pub struct LargeCopies {
     pub bytes: u64,
     /// Packets that wait at the receiver already.
     pub waiting: u32,
+    /// Whether the switch completes checksums of all of them.
+    pub is_summed: bool,
 }
 
 /// A helper, and what it shares.

@@ -21,6 +21,8 @@ struct OneHelper {
     finds: Arc<AtomicUsize>,
     wakes: Arc<AtomicUsize>,
     is_away: Arc<AtomicBool>,
+    /// Whether the switch completed the checksums of the last copies.
+    is_summed: Arc<AtomicBool>,
 }
 
 impl HelperFinder for OneHelper {
@@ -28,6 +30,7 @@ impl HelperFinder for OneHelper {
         assert_eq!((ring, copies.waiting), (RingId { port: RECEIVER, queue: 0 }, 0));
         assert!(copies.bytes >= u64::from(copies.packets) * LARGE as u64);
         self.finds.fetch_add(1, Ordering::Relaxed);
+        self.is_summed.store(copies.is_summed, Ordering::Relaxed);
         let packets = self.packets_max.min(copies.packets);
         (!self.is_away.load(Ordering::Relaxed)).then_some(HelpShare { helper: 1, packets })
     }
@@ -287,4 +290,25 @@ fn a_helper_that_gives_its_order_up_has_no_work_left() {
     crew[0].copy_visit();
     crew[0].finish_visit();
     assert_eq!(arrived(&mut receiver), [(2, 1), (2, 2), (2, 3)]);
+}
+
+#[test]
+fn a_finder_learns_whether_checksums_are_completed() {
+    let plain = Capabilities { csum: false, tso4: false, ..everything() };
+    for (of_receiver, gso_size, is_summed) in
+        [(plain, 0, true), (plain, 1000, true), (everything(), 0, false)]
+    {
+        let (mut crew, _receiver, mut sender, finder) = with_helper(of_receiver, 8);
+        let (bytes, csum_start) = tcp_frame(false, &[7; 4000]);
+        let whole = tso4(csum_start, gso_size);
+        let offload = if gso_size == 0 { Offload { gso_type: 0, ..whole } } else { whole };
+        (0..2).for_each(|_| assert!(sender.queue(&bytes, offload)));
+        assert_eq!(crew[0].visit(sender.tx_ring(), 0), 2);
+        assert_eq!(finder.finds.load(Ordering::Relaxed), 1);
+        assert_eq!(finder.is_summed.load(Ordering::Relaxed), is_summed, "{of_receiver:?} {offload:?}");
+    }
+    let (mut crew, _receiver, mut sender, finder) = with_helper(plain, 8);
+    send_large(&mut sender, 0..2);
+    crew[0].visit(sender.tx_ring(), 0);
+    assert!(!finder.is_summed.load(Ordering::Relaxed), "they need none");
 }

@@ -17,7 +17,7 @@ mod moved;
 #[path = "../../../engine/src/task_queue.rs"]
 mod task_queue;
 
-/// What the files above use of their crates.
+/// The primitives that the files above use.
 mod sync {
     pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
     pub(crate) use loom::sync::{Mutex, MutexGuard};

@@ -59,7 +59,8 @@ impl Simulation {
             let frame_bytes = u64::from(head.frame_bytes());
             let copy_ns = self.costs.copy_packet_ns
                 + self.model.copy_ns(distance, frame_bytes)
-                + self.model.cut_ns(head.packets(), false);
+                + self.model.cut_ns(head.packets(), false)
+                + self.model.sum_ns(head.summed_bytes());
             stages.packets_ns += self.costs.packet_ns;
             stages.own_ns += copy_ns;
             cost_ns += self.costs.packet_ns + copy_ns;

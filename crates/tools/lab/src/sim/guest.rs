@@ -72,8 +72,10 @@ impl Simulation {
         match (head.kind, self.flows[head.flow as usize].talk) {
             (FrameKind::Ack, _) => costs.ack_ns,
             (FrameKind::Data, Talk::Echo { .. }) => costs.receive_ns + costs.turn_ns,
-            (FrameKind::Data, _) => costs.receive_ns,
-            (FrameKind::Tcp { is_end, .. }, _) => costs.segment_ns + u64::from(is_end) * costs.receive_ns,
+            (FrameKind::Tcp { is_end, is_cut: true, .. }, _) => {
+                costs.segment_ns + u64::from(is_end) * costs.receive_ns
+            }
+            (FrameKind::Data | FrameKind::Tcp { .. }, _) => costs.receive_ns,
         }
     }
 

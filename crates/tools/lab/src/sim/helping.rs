@@ -76,6 +76,7 @@ impl Seat {
 struct Queued {
     from: u16,
     copy: CopyJob,
+    summed_bytes: u32,
     /// Packets that the receiver gets, and those of them that have no buffers yet.
     packets: u32,
     left: u32,
@@ -172,7 +173,7 @@ impl Helping {
             ..HelperDesk::default()
         }));
         for fabric in &mut switch.fabrics[..workers] {
-            fabric.begin_offload(offload.packet_bytes_min, Box::new(DeskFinder(Arc::clone(&desk))));
+            fabric.begin_offload(offload.bytes_min(), Box::new(DeskFinder(Arc::clone(&desk))));
         }
         let seat = |(number, cpu): (usize, &usize)| Seat {
             fabric: workers + number,
@@ -319,7 +320,7 @@ impl Simulation {
             return None;
         }
         let Some(offload) = self.choices.offload else { return self.visit_step(nic, cpu) };
-        let is_large = |head: &FrameHead| head.frame_bytes() >= offload.packet_bytes_min;
+        let is_large = |head: &FrameHead| head.frame_bytes() >= offload.bytes_min();
         let count = self.switch.next_batch(nic).count();
         if count < 2 || !self.switch.next_batch(nic).next().is_some_and(is_large) {
             let step = self.visit_step(nic, cpu)?;
@@ -410,7 +411,8 @@ impl Simulation {
         let copy = CopyJob { frame_bytes: head.frame_bytes(), sender_cpu };
         let packets = head.packets();
         let Some(helping) = &mut self.helping else { return };
-        let queued = Queued { from: head.from, copy, packets, left: packets };
+        let queued =
+            Queued { from: head.from, copy, summed_bytes: head.summed_bytes(), packets, left: packets };
         helping.lines[usize::from(head.to)].queued.push_back(queued);
     }
 
@@ -437,7 +439,8 @@ impl Simulation {
         let distance = self.machine.distance(cpu, queued.copy.sender_cpu);
         let bytes = u64::from(queued.copy.frame_bytes);
         let cut_ns = self.model.cut_ns(queued.packets, self.is_shared());
-        (self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes) + cut_ns, 2 * bytes)
+        let sum_ns = self.model.sum_ns(queued.summed_bytes);
+        (self.costs.copy_packet_ns + self.model.copy_ns(distance, bytes) + cut_ns + sum_ns, 2 * bytes)
     }
 
     /// Whether a helper has orders, so that descriptors and used entries go to and fro.
@@ -674,7 +677,7 @@ impl Simulation {
             HelpStep::Reserved => {
                 let queued = self.take_queued(nic, cpu, true, u32::MAX).map(|(queued, _)| queued);
                 let copy = CopyJob { frame_bytes: 0, sender_cpu: cpu };
-                let unknown = || Queued { from: nic, copy, packets: 1, left: 0 };
+                let unknown = || Queued { from: nic, copy, summed_bytes: 0, packets: 1, left: 0 };
                 let job = Some(queued.unwrap_or_else(unknown));
                 self.helping.as_mut().into_iter().for_each(|helping| helping.seats[number].job = job);
             }
