@@ -243,11 +243,13 @@ impl DeviceRing {
     ///
     /// # Errors
     /// As [`Self::pending`].
-    #[inline]
+    #[inline(always)] // the compiler would call it
     pub fn pending_up_to(&mut self, wanted: u16) -> Result<u16, RingError> {
-        if self.is_packed {
-            return self.find_chains(wanted);
-        }
+        if self.is_packed { self.find_chains(wanted) } else { self.split_pending() }
+    }
+
+    #[inline(always)]
+    fn split_pending(&self) -> Result<u16, RingError> {
         let pending = self.memory.available_index().wrapping_sub(self.next_avail);
         if pending > self.entries() {
             Err(RingError::IndexJump(pending, self.entries()))
@@ -276,11 +278,13 @@ impl DeviceRing {
     ///
     /// # Errors
     /// [`RingError::DescriptorOutOfRange`]; of a packed ring, any fault of that chain.
-    #[inline]
+    #[inline(always)] // the compiler would call it
     pub fn head(&self, ahead: u16) -> Result<u16, RingError> {
-        if self.is_packed {
-            return self.found_id(ahead);
-        }
+        if self.is_packed { self.found_id(ahead) } else { self.split_head(ahead) }
+    }
+
+    #[inline(always)]
+    fn split_head(&self, ahead: u16) -> Result<u16, RingError> {
         let head = self.memory.available_entry(self.next_avail.wrapping_add(ahead));
         if head < self.entries() {
             Ok(head)
@@ -297,11 +301,11 @@ impl DeviceRing {
             return self.read_ids(heads);
         }
         for (ahead, place) in heads.iter_mut().enumerate() {
-            match self.head(ahead as u16) {
+            match self.split_head(ahead as u16) {
                 Ok(head) => *place = head,
                 Err(error) => return (ahead, Some(error)),
             }
-            self.prefetch_descriptor(*place);
+            self.memory.prefetch_descriptor(*place);
         }
         (heads.len(), None)
     }
@@ -311,10 +315,11 @@ impl DeviceRing {
     /// their cache lines again and again. It may not change an available one (virtio 1.2, 2.7.13).
     #[inline(always)]
     pub fn next_chain(&mut self) -> Option<(u16, Descriptor)> {
-        if self.is_packed {
-            return self.next_packed_chain();
-        }
         if self.ahead_chains == 0 {
+            // Of a packed ring none is read ahead: its next descriptor is on the line that was looked at.
+            if self.is_packed {
+                return self.next_packed_chain();
+            }
             self.read_ahead();
             if self.ahead_chains == 0 {
                 return None;
@@ -329,13 +334,13 @@ impl DeviceRing {
     #[inline(never)]
     fn read_ahead(&mut self) {
         let end = AHEAD_CHAINS_MAX - self.next_avail % AHEAD_CHAINS_MAX;
-        let chains = self.pending().unwrap_or_default().min(end);
+        let chains = self.split_pending().unwrap_or_default().min(end);
         let mut read = 0;
         while read < chains
-            && let Ok(head) = self.head(read)
+            && let Ok(head) = self.split_head(read)
         {
             let place = usize::from(self.next_avail.wrapping_add(read) % AHEAD_CHAINS_MAX);
-            (self.ahead_heads[place], self.ahead_descriptors[place]) = (head, self.descriptor(head));
+            (self.ahead_heads[place], self.ahead_descriptors[place]) = (head, self.memory.descriptor(head));
             read += 1;
         }
         self.ahead_chains = read;
@@ -354,7 +359,7 @@ impl DeviceRing {
     /// Takes the head of [`Self::next_chain`].
     #[inline(always)]
     pub fn take_next(&mut self) {
-        if self.is_packed {
+        if self.ahead_chains == 0 {
             return self.take(1);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
@@ -540,13 +545,12 @@ impl DeviceRing {
     }
 
     /// The start of the chain at `head`, read now. A chain of a packed ring that was postponed is as it was then.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn chain_start(&self, head: u16) -> ChainStart {
-        let packed = self.packed.as_ref().filter(|_| self.mark(head) > 0);
-        match packed.and_then(|packed| packed.kept(head, &self.ledger)) {
-            None => ChainStart { descriptor: self.descriptor(head), is_kept: false },
-            Some(descriptor) => ChainStart { descriptor, is_kept: true },
+        match self.is_packed {
+            false => ChainStart { descriptor: self.memory.descriptor(head), is_kept: false },
+            true => self.packed_start(head),
         }
     }
 
@@ -695,7 +699,7 @@ impl DeviceRing {
     }
 
     /// Whether the driver asks for a signal for the used entries from `old` to before `new`.
-    #[inline]
+    #[inline(always)] // the compiler would call it
     fn wants_signal_for(&self, new: u16, old: u16) -> bool {
         match self.is_packed {
             false => crossed(self.memory.used_event(), new, old),

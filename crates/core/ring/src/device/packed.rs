@@ -20,7 +20,7 @@ use crate::ledger::order;
 use crate::ledger::packed::PackedPlace;
 use crate::packed_memory::{PackedWord, used_flags};
 use crate::{
-    DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError, RingMemory, death,
+    ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError, RingMemory, death,
 };
 
 /// The private state of a packed ring.
@@ -329,6 +329,16 @@ impl DeviceRing {
         self.find_chains(1).ok()?;
         let id = self.head(0).ok()?;
         Some((id, self.memory.packed_descriptor(self.next_avail)))
+    }
+
+    /// As [`Self::chain_start`].
+    #[inline(never)]
+    pub(super) fn packed_start(&self, head: u16) -> ChainStart {
+        let packed = self.packed.as_ref().filter(|_| self.mark(head) > 0);
+        match packed.and_then(|packed| packed.kept(head, &self.ledger)) {
+            None => ChainStart { descriptor: self.descriptor_in::<true>(head), is_kept: false },
+            Some(descriptor) => ChainStart { descriptor, is_kept: true },
+        }
     }
 
     /// As [`Self::complete`].
