@@ -22,9 +22,8 @@ impl Worker {
 
     /// Polls a ring from which an answer is expected, if it is the home.
     pub(crate) fn expect_answer(&mut self, ring: RingId, now: u64) {
-        if self.is_home(ring.port, 2 * ring.queue + 1) {
+        if self.fabric.suppress_next_kick(ring) {
             self.stats.answers_expected += 1;
-            self.fabric.suppress_next_kick(ring);
             self.activate(ring, now);
         }
     }

@@ -9,7 +9,7 @@ use lasthop_module_api::PortId;
 use rustix::event::{Timespec, epoll};
 
 /// Events read from the kernel at a time.
-const EVENTS_MAX: usize = 64;
+pub(crate) const EVENTS_MAX: usize = 64;
 /// Above the tokens of kicks.
 const SLEEPER_TOKEN: u64 = u64::MAX - 1;
 
@@ -23,6 +23,9 @@ pub(crate) enum Event {
     /// A thread went to sleep that a guest's packets depend on.
     Sleeper,
 }
+
+/// Events of one wait.
+pub(crate) type EventList = ArrayVec<Event, EVENTS_MAX>;
 
 impl Event {
     fn token(self) -> u64 {
@@ -70,14 +73,14 @@ impl Events {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
-    /// Waits up to `timeout_ns` (`None`: without limit), and returns at most `EVENTS_MAX` events.
-    pub(crate) fn wait(&self, timeout_ns: Option<u64>) -> ArrayVec<Event, EVENTS_MAX> {
+    /// Waits up to `timeout_ns` (`None`: without limit), and adds at most `EVENTS_MAX` events to `events`, which is empty.
+    // Returned by value, they would be copied with their unused places, most of which are not in the cache after a sleep.
+    pub(crate) fn wait(&self, timeout_ns: Option<u64>, events: &mut EventList) {
         let timeout = timeout_ns.map(timespec);
         let mut buffer = [MaybeUninit::uninit(); EVENTS_MAX];
-        match epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
-            Ok((events, _)) => events.iter().map(|event| Event::of_token(event.data.u64())).collect(),
-            // An interrupted wait returns no events.
-            Err(_) => ArrayVec::new(),
+        // An interrupted wait returns no events.
+        if let Ok((found, _)) = epoll::wait(&self.epoll, &mut buffer, timeout.as_ref()) {
+            events.extend(found.iter().map(|event| Event::of_token(event.data.u64())));
         }
     }
 }

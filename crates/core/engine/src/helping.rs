@@ -15,9 +15,8 @@ impl Worker {
     /// so, else after the visit.
     pub(crate) fn visit_signalling(&mut self, ring: RingId, now: u64) -> Visited {
         let Self { fabric, signals, fds, scheduling, pool, .. } = self;
-        let is_early = pool.helpers().signals_each_frame();
         fabric.visit_in_turn_signalling(ring, now, &mut |fabric| {
-            if is_early {
+            if pool.helpers().signals_each_frame() {
                 signals.send(fabric, fds, scheduling);
             }
         })

@@ -29,12 +29,29 @@ impl Worker {
         Ok(())
     }
 
+    /// Handles the event of a kick.
     pub(crate) fn kicked(&mut self, port: PortId, index: u16, now: u64) {
         if self.is_quiesced {
             return; // another worker may have the rings
         }
         self.handle_kick(port, index, now);
         self.persistent_counters.note();
+        // A guest that waits for its packets does not wait for this.
+        if self.heard.try_push((port, index)).is_err() {
+            self.record_kick(port, index, now);
+        }
+    }
+
+    /// Records the kicks since the last call.
+    #[inline]
+    pub(crate) fn record_kicks(&mut self, now: u64) {
+        while let Some((port, index)) = self.heard.pop() {
+            self.record_kick(port, index, now);
+        }
+    }
+
+    /// Counts a kick, and ignores further ones if too many brought no packets. Its packets may have been taken already.
+    fn record_kick(&mut self, port: PortId, index: u16, now: u64) {
         let position = match self.controls.is_control(port, index) {
             true => self.controls.position(port),
             false => self.fabric.ring_progress(port, index).map(|progress| progress.taken),

@@ -9,8 +9,10 @@ use lasthop_module_api::PortId;
 
 use crate::saved_counters::{NAMES_BYTES, page_of, word};
 
-/// Greatest age of a copy while packets pass.
+/// Greatest age of a copy while packets pass, in ns.
 const AGE_NS_MAX: u64 = 10_000_000;
+/// A worker that is awake writes so long before, in ns: a round takes less.
+const ROUND_NS_MAX: u64 = AGE_NS_MAX / 8;
 /// Writes the names of the words into a port's memory.
 pub(crate) fn write_names(memory: &Arc<Mapping>) {
     let names = PortCounters::names().collect::<Vec<_>>().join(" ");
@@ -95,11 +97,22 @@ impl PersistentCounters {
         is_behind.then(|| (self.written_ns + AGE_NS_MAX).saturating_sub(now_ns))
     }
 
-    /// Writes all copies if they have reached half of the greatest age: so a worker that is awake need not wake up for
-    /// it soon. Call it between two visits, so that every packet that left one port has reached another.
+    /// Writes all copies if they will soon have the greatest age. Call it between two visits, so that every packet that left one port
+    /// has reached another.
     #[inline]
     pub(crate) fn write_if_due(&mut self, now_ns: u64, fabric: &Fabric) {
-        if self.due_in_ns(now_ns).is_some_and(|due_in_ns| due_in_ns <= AGE_NS_MAX / 2) {
+        self.write_if_due_within(ROUND_NS_MAX, now_ns, fabric);
+    }
+
+    /// Like [`Self::write_if_due`], before a sleep: writes if they have half of that age. So the worker need not wake up for it soon, and
+    /// no packet waits meanwhile.
+    pub(crate) fn write_before_sleep(&mut self, now_ns: u64, fabric: &Fabric) {
+        self.write_if_due_within(AGE_NS_MAX / 2, now_ns, fabric);
+    }
+
+    #[inline]
+    fn write_if_due_within(&mut self, margin_ns: u64, now_ns: u64, fabric: &Fabric) {
+        if self.due_in_ns(now_ns).is_some_and(|due_in_ns| due_in_ns <= margin_ns) {
             self.write(now_ns, fabric);
         }
     }

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrayvec::ArrayVec;
 use lasthop_fabric::bounds::{PACKET_COST, VISIT_COST};
 use lasthop_fabric::{DrrScheduler, Fabric, RingId, RingPart, SettledCopies, Stopping, Visited, WorkStage};
 use lasthop_guestmem::{Mapping, guard};
@@ -17,7 +18,7 @@ use crate::answers::FirstPackets;
 use crate::clock::now_ns;
 use crate::control::{ControlOutcome, ControlQueue, ControlQueues, ServedControl};
 use crate::empty_kicks::UnheardRings;
-use crate::events::{Event, Events};
+use crate::events::{EVENTS_MAX, Event, EventList, Events};
 use crate::helpers::{Helping, OffloadCounts};
 use crate::load::{Load, MoveDamping};
 use crate::mailbox::{TaskRunner, WorkerTask};
@@ -50,6 +51,8 @@ pub(crate) struct Worker {
     pub(crate) controls: ControlQueues,
     pub(crate) polled: PolledRings,
     pub(crate) unheard: UnheardRings,
+    /// Virtqueues that were kicked since kicks were recorded.
+    pub(crate) heard: ArrayVec<(PortId, u16), EVENTS_MAX>,
     pub(crate) timers: TransmitTimers,
     sampling: Sampling,
     /// Its thread's core when that was offered last, if it is the first of the thread's workers.
@@ -105,11 +108,12 @@ impl Worker {
             events,
             active: DrrScheduler::default(),
             persistent_counters,
-            fds: HashMap::new(),
+            fds: RingFdMap::default(),
             signals,
             controls: ControlQueues::default(),
             polled: PolledRings::default(),
             unheard: UnheardRings::default(),
+            heard: ArrayVec::new(),
             timers: TransmitTimers::default(),
             sampling,
             core_yield: CoreYield::default(),
@@ -207,11 +211,15 @@ impl Worker {
         self.stats.polls += u64::from(sleep_ns == 0);
     }
 
-    /// Gives each port with active rings its turn; returns whether one had packets.
+    /// Does all that is due; returns whether there were packets.
     fn round(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
         if self.is_quiesced {
             return false;
         }
+        // The guests of active rings have waited for a wake-up, so their packets come first.
+        let is_first = !self.active.is_empty();
+        let mut worked = is_first && self.visit_active(now, adaptive_poll);
+        self.record_kicks(now);
         if self.fabric.take_returns() {
             self.send_signals();
         }
@@ -221,10 +229,8 @@ impl Worker {
         self.hear_again(now);
         self.look_at_polled(now);
         self.visit_timed(now);
-        let helped = self.pool.helpers().is_one(self.stats.index) && self.help(now, adaptive_poll);
-        let mut active = std::mem::take(&mut self.active);
-        let mut worked = helped | active.round(now, |ring| self.visit(ring, now, adaptive_poll));
-        self.active = active;
+        worked |= self.pool.helpers().is_one(self.stats.index) && self.help(now, adaptive_poll);
+        worked |= !is_first && self.visit_active(now, adaptive_poll);
         while let Some((port, cost)) = self.signals.next_debt() {
             self.active.charge(port, cost);
         }
@@ -238,6 +244,14 @@ impl Worker {
             self.quarantine();
         }
         self.wake_unblocked(now); // last: a ring that is unblocked after it would be slept over
+        worked
+    }
+
+    /// Gives each port with active rings its turn; returns whether one had packets.
+    fn visit_active(&mut self, now: u64, adaptive_poll: &mut AdaptivePoll) -> bool {
+        let mut active = std::mem::take(&mut self.active);
+        let worked = active.round(now, |ring| self.visit(ring, now, adaptive_poll));
+        self.active = active;
         worked
     }
 
@@ -313,6 +327,7 @@ impl Worker {
             return u64::MAX; // a task ends this, and new packets are found then
         }
         self.note_broken();
+        self.persistent_counters.write_before_sleep(now, &self.fabric);
         let moved = self.fabric.arm_waiting();
         self.send_signals();
         let deadline = self.fabric.deadline_ns().map(|deadline| deadline.saturating_sub(now));
@@ -345,8 +360,9 @@ impl Worker {
         deadline.map(shortened).into_iter().chain(due).chain(looks).min().unwrap_or(u64::MAX)
     }
 
-    /// Called after a sleep, real or omitted.
+    /// Called after a sleep, real or omitted, and after its events.
     pub(crate) fn wake(&mut self, now: u64) {
+        self.polled_ns = now;
         self.fabric.end_sleep();
         self.send_signals();
         self.wake_unblocked(now);
@@ -355,14 +371,15 @@ impl Worker {
     /// Handles kicks and tasks; waits for one up to `timeout_ns` (`None`: without limit).
     pub(crate) fn take_events(&mut self, timeout_ns: Option<u64>) {
         self.fabric.mark(WorkStage::Other);
-        let events = self.events.wait(timeout_ns);
+        let mut events = EventList::new();
+        self.events.wait(timeout_ns, &mut events);
         match timeout_ns {
             Some(0) => self.fabric.mark(WorkStage::Kick),
             _ => self.fabric.mark_sleep(),
         }
         // Most polls of a busy worker find nothing, and need no time.
         if !events.is_empty() {
-            self.handle_events(events, now_ns(self.started));
+            self.handle_events(events.iter().copied(), now_ns(self.started));
         }
     }
 

@@ -1,6 +1,7 @@
-//! A worker that stops a ring while another one uses it, and one whose transmit rings have timers.
+//! A worker that stops a ring while another one uses it, one whose transmit rings have timers, and one that goes to sleep.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use lasthop_fabric::RingId;
 use lasthop_frontend::{Guest, GuestOptions};
+use lasthop_guestmem::{Mapping, memfd};
 use lasthop_module_api::PortId;
 use lasthop_modules::{BridgeSettings, by_name};
 use lasthop_ring::AdaptivePoll;
@@ -18,7 +20,9 @@ use lasthop_wire::Offload;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::now_ns;
+use crate::events::EventList;
 use crate::offences::Offence;
+use crate::saved_counters::PORT_COUNTERS_BYTES;
 use crate::worker::Worker;
 use crate::{Engine, EngineSettings, Gathering, PortConfig, PortState, SchedulerView};
 
@@ -142,7 +146,8 @@ impl Simulation<'_> {
                 self.posted_ns.get_or_insert(self.now_ns);
             }
         }
-        let events = self.worker.events.wait(Some(0));
+        let mut events = EventList::new();
+        self.worker.events.wait(Some(0), &mut events);
         self.worker.handle_events(events, self.now_ns);
         self.worker.step(self.now_ns, &mut AdaptivePoll::new(0));
         self.worker.arm_idle_rings(self.now_ns, 0);
@@ -216,4 +221,34 @@ fn no_packet_waits_for_a_timer_beyond_its_bound() {
     });
     assert!(waited_max_ns <= TRANSMIT_DELAY_MAX_NS, "{waited_max_ns} ns, {counters:?}");
     assert!(counters.kicks_spared > 0, "{counters:?}");
+}
+
+/// Writing them takes longer than a packet.
+#[test]
+fn copies_of_counters_are_written_before_a_sleep_rather_than_between_packets() {
+    const MS: u64 = 1_000_000;
+    let dues = simulated(Policy::TransmitTimer, |run| {
+        let file = memfd("lasthop-test-copies", PORT_COUNTERS_BYTES as u64).unwrap();
+        let memory = Arc::new(Mapping::of_file(file.as_fd(), 0, PORT_COUNTERS_BYTES as u64).unwrap());
+        let (worker, begin_ns) = (&mut *run.worker, run.now_ns);
+        worker.keep_counters(run.port, &memory);
+        worker.persistent_counters.write(begin_ns, &worker.fabric);
+        let mut round = |at_ns, sleeps| {
+            worker.persistent_counters.note();
+            worker.step(at_ns, &mut AdaptivePoll::new(0));
+            if sleeps {
+                worker.prepare_sleep(at_ns);
+                worker.wake(at_ns);
+            }
+            worker.persistent_counters.due_in_ns(at_ns)
+        };
+        run.now_ns = begin_ns + 15 * MS;
+        [
+            round(begin_ns + 4 * MS, true),
+            round(begin_ns + 6 * MS, false),
+            round(begin_ns + 6 * MS, true),
+            round(begin_ns + 15 * MS, false),
+        ]
+    });
+    assert_eq!(dues, [Some(6 * MS), Some(4 * MS), None, None]);
 }

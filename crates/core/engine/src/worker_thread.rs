@@ -79,6 +79,8 @@ pub(crate) struct WorkerThread {
     signal_retry: SignalRetry,
     /// Start of the last round, if it found packets.
     busy_since_ns: Option<u64>,
+    /// Whether this round is the first one after a sleep, and rings are active.
+    is_woken: bool,
     worked_ns: u64,
     core_yield: CoreYield,
     /// The longest busy-poll, in ns.
@@ -145,6 +147,7 @@ pub(crate) fn worker_threads(
         adaptive_poll: AdaptivePoll::new(u64::from(settings.hysteresis_us) * 1000),
         signal_retry: SignalRetry::default(),
         busy_since_ns: None,
+        is_woken: false,
         worked_ns: 0,
         core_yield: CoreYield::new(settings.polls_on_any_cpu),
         look_max_ns: u64::from(settings.hysteresis_us) * 1000,
@@ -187,8 +190,15 @@ impl WorkerThread {
     /// Serves this thread's workers until there is none.
     fn serve(&mut self) {
         while !self.workers.is_empty() {
+            // The packets that ended a sleep do not wait for all this: another round follows before the next sleep.
+            let is_woken = std::mem::take(&mut self.is_woken);
+            if !is_woken {
+                self.accept_workers();
+            }
             let now = now_ns(self.started);
-            self.count_load(now);
+            if !is_woken {
+                self.count_load(now);
+            }
             let worked = self.round(now);
             if worked {
                 self.signal_retry.found(now);
@@ -198,11 +208,10 @@ impl WorkerThread {
             }
             if self.workers.iter().any(Worker::is_active) {
                 self.stay_awake(worked, now);
-            } else {
+            } else if !is_woken {
                 self.sleep(now);
             }
             self.leave_stages();
-            self.accept_workers();
             self.workers.retain(|worker| !worker.is_stopping());
         }
     }
@@ -413,16 +422,17 @@ impl WorkerThread {
         if let [only] = &mut self.workers[..] {
             let sleep_ns = only.prepare_sleep(now);
             only.poll_events(sleep_ns);
-            only.wake(now);
         } else {
             self.sleep_together(now);
         }
-        self.begin_conversation();
+        let now = now_ns(self.started);
+        self.workers.iter_mut().for_each(|worker| worker.wake(now));
+        self.begin_conversation(now);
+        self.is_woken = self.workers.iter().any(Worker::is_active);
     }
 
     /// After a sleep, and a long silence, also polls the ring from which the answer to the packets is expected that ended it.
-    fn begin_conversation(&mut self) {
-        let now = now_ns(self.started);
+    fn begin_conversation(&mut self, now: u64) {
         // Timers and tasks end sleeps, too. After a short silence, these may be the answer to the last packets.
         if now.saturating_sub(self.worked_ns) < self.look_max_ns {
             return;
@@ -473,7 +483,6 @@ impl WorkerThread {
             if is_wanted {
                 worker.take_events(Some(0));
             }
-            worker.wake(now);
         }
     }
 }

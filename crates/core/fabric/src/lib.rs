@@ -606,11 +606,10 @@ impl Fabric {
         }
     }
 
-    /// Suppresses the kick that a transmit ring is armed for, before its next head.
-    pub fn suppress_next_kick(&mut self, ring: RingId) {
-        if let Some(queue) = self.senders.queue_mut(ring) {
-            queue.ring.suppress_next_kick();
-        }
+    /// Suppresses the kick that a transmit ring is armed for, before its next head. Returns whether the ring is at home here.
+    pub fn suppress_next_kick(&mut self, ring: RingId) -> bool {
+        let queue = self.senders.queue_mut(ring);
+        queue.map(|queue| queue.ring.suppress_next_kick()).is_some()
     }
 
     /// Arms the kick of a transmit ring and checks once more. True if there is work: the caller must not sleep.
