@@ -301,9 +301,7 @@ fn fill_lone_with<const NEAR: bool>(
         false => write(buffer, (source, chain.first), header, offload).ok()?,
     }
     stages.mark(WorkStage::Copy);
-    queue.ring.take_next();
-    queue.ring.complete(head, buffer.len_bytes());
-    queue.ring.note_filled();
+    queue.ring.fill_next(head, buffer.len_bytes());
     let gso_packets = u64::from(offload.is_gso());
     Some(Delivered { packets: 1, bytes: u64::from(len), gso_packets, csum_completed: 0 })
 }

@@ -40,7 +40,27 @@ pub fn walk(
     hint: &mut u16,
     segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
-    walk_from(ring, map, ring.chain_start(head), direction, hint, segment)
+    match ring.is_packed() {
+        false => walk_in::<false>(ring, map, head, direction, hint, segment),
+        true => walk_packed(ring, map, ring.chain_start(head), direction, hint, segment),
+    }
+}
+
+/// As [`walk`], for code that is apart for rings that are packed or not, and not for chains that were postponed.
+///
+/// # Errors
+/// As [`walk_from`].
+#[inline]
+pub fn walk_in<const PACKED: bool>(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    head: u16,
+    direction: BufferAccess,
+    hint: &mut u16,
+    segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    let start = ChainStart { descriptor: ring.descriptor_in::<PACKED>(head), is_kept: false };
+    walk_chain::<PACKED>(ring, map, start, direction, hint, segment)
 }
 
 /// Walks the chain that begins with `start`, which the caller has read. Each descriptor is read once, checked and
@@ -58,12 +78,39 @@ pub fn walk_from(
     start: ChainStart,
     direction: BufferAccess,
     hint: &mut u16,
+    segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    match ring.is_packed() {
+        false => walk_chain::<false>(ring, map, start, direction, hint, segment),
+        true => walk_packed(ring, map, start, direction, hint, segment),
+    }
+}
+
+// Not inlined, so that the code of split rings stays small.
+#[inline(never)]
+fn walk_packed(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    start: ChainStart,
+    direction: BufferAccess,
+    hint: &mut u16,
+    segment: impl FnMut(Segment, bool) -> bool,
+) -> Result<bool, RingError> {
+    walk_chain::<true>(ring, map, start, direction, hint, segment)
+}
+
+#[inline]
+fn walk_chain<const PACKED: bool>(
+    ring: &DeviceRing,
+    map: &MemoryMap,
+    start: ChainStart,
+    direction: BufferAccess,
+    hint: &mut u16,
     mut segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
     let ChainStart { descriptor: first, is_kept } = start;
     let (budget, empty) = (CHAIN_DESCRIPTORS_MAX, 0);
-    let is_packed = ring.is_packed();
-    let mut walk = Walk { map, direction, hint, writable_seen: false, budget, empty, is_packed };
+    let mut walk = Walk::<PACKED> { map, direction, hint, writable_seen: false, budget, empty };
     if first.flags & (DESC_INDIRECT | DESC_NEXT) == 0 {
         // The usual chain of a small packet needs no loop: one buffer in one region.
         let writable = walk.check_direction(first)?;
@@ -88,7 +135,7 @@ pub fn walk_from(
         if descriptor.next >= ring.entries() {
             return Err(RingError::DescriptorOutOfRange(descriptor.next, ring.entries()));
         }
-        descriptor = ring.linked_descriptor(descriptor.next, is_kept);
+        descriptor = ring.linked_descriptor::<PACKED>(descriptor.next, is_kept);
         if descriptor.flags & DESC_INDIRECT != 0 {
             // The ring's size bounds only descriptors of the ring's own table.
             walk.budget = CHAIN_DESCRIPTORS_MAX - (direct_max - walk.budget);
@@ -97,7 +144,7 @@ pub fn walk_from(
     }
 }
 
-struct Walk<'a> {
+struct Walk<'a, const PACKED: bool> {
     map: &'a MemoryMap,
     direction: BufferAccess,
     hint: &'a mut u16,
@@ -105,10 +152,9 @@ struct Walk<'a> {
     budget: u32,
     /// Number of empty descriptors so far.
     empty: u32,
-    is_packed: bool,
 }
 
-impl Walk<'_> {
+impl<const PACKED: bool> Walk<'_, PACKED> {
     /// Visits one buffer. False if `segment` ended the walk.
     #[inline]
     fn buffer(
@@ -181,7 +227,7 @@ impl Walk<'_> {
         loop {
             let mut bytes = [0; 16];
             self.map.read(area, index * Descriptor::BYTES, &mut bytes).map_err(|_| outside)?;
-            let descriptor = match self.is_packed {
+            let descriptor = match PACKED {
                 false => Descriptor::from_le_bytes(bytes),
                 true => packed_table_entry(bytes, index, entries),
             };

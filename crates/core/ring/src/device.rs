@@ -53,6 +53,8 @@ pub struct DeviceRing {
     /// The driver's available index when it was last signalled at its request.
     signalled_available: u16,
     event_idx: bool,
+    /// The driver tells by the available ring's used event which signal it wants: EVENT_IDX of a split ring.
+    has_used_event: bool,
     kicks_armed: bool,
     /// For a front end that also tracks chains in flight.
     log: Option<Box<InflightLog>>,
@@ -172,6 +174,7 @@ impl DeviceRing {
     fn at(memory: RingMemory, ledger: Ledger, (base, next_used): (u16, u16), event_idx: bool) -> Self {
         let packed =
             (memory.format() == RingFormat::Packed).then(|| PackedState::boxed(memory.entries(), base));
+        let has_used_event = event_idx && packed.is_none();
         Self {
             is_packed: packed.is_some(),
             is_plain: packed.is_none(),
@@ -188,6 +191,7 @@ impl DeviceRing {
             signalled_valid: false,
             signalled_available: base,
             event_idx,
+            has_used_event,
             kicks_armed: true,
             log: None,
             used_order: None,
@@ -245,7 +249,10 @@ impl DeviceRing {
     /// As [`Self::pending`].
     #[inline(always)] // the compiler would call it
     pub fn pending_up_to(&mut self, wanted: u16) -> Result<u16, RingError> {
-        if self.is_packed { self.find_chains(wanted) } else { self.split_pending() }
+        match self.is_packed {
+            false => self.split_pending(),
+            true => self.find_chains(wanted).ok_or_else(|| self.fault()),
+        }
     }
 
     #[inline(always)]
@@ -280,7 +287,23 @@ impl DeviceRing {
     /// [`RingError::DescriptorOutOfRange`]; of a packed ring, any fault of that chain.
     #[inline(always)] // the compiler would call it
     pub fn head(&self, ahead: u16) -> Result<u16, RingError> {
-        if self.is_packed { self.found_id(ahead) } else { self.split_head(ahead) }
+        match self.is_packed {
+            false => self.head_in::<false>(ahead),
+            true => self.head_in::<true>(ahead),
+        }
+    }
+
+    /// As [`Self::head`], for code that is apart for rings that are packed or not.
+    ///
+    /// # Errors
+    /// As [`Self::head`].
+    #[inline(always)]
+    pub fn head_in<const PACKED: bool>(&self, ahead: u16) -> Result<u16, RingError> {
+        debug_assert_eq!(PACKED, self.is_packed);
+        match PACKED {
+            false => self.split_head(ahead),
+            true => self.found_id(ahead).ok_or_else(|| self.fault()),
+        }
     }
 
     #[inline(always)]
@@ -316,10 +339,6 @@ impl DeviceRing {
     #[inline(always)]
     pub fn next_chain(&mut self) -> Option<(u16, Descriptor)> {
         if self.ahead_chains == 0 {
-            // Of a packed ring none is read ahead: its next descriptor is on the line that was looked at.
-            if self.is_packed {
-                return self.next_packed_chain();
-            }
             self.read_ahead();
             if self.ahead_chains == 0 {
                 return None;
@@ -333,6 +352,9 @@ impl DeviceRing {
     // Not inlined, so that the caller keeps its registers.
     #[inline(never)]
     fn read_ahead(&mut self) {
+        if self.is_packed {
+            return self.read_packed_ahead();
+        }
         let end = AHEAD_CHAINS_MAX - self.next_avail % AHEAD_CHAINS_MAX;
         let chains = self.split_pending().unwrap_or_default().min(end);
         let mut read = 0;
@@ -349,17 +371,17 @@ impl DeviceRing {
     /// Takes `count` pending heads, which the caller has read.
     #[inline]
     pub fn take(&mut self, count: u16) {
+        self.ahead_chains = 0;
         if self.is_packed {
             return self.take_found(count);
         }
         self.next_avail = self.next_avail.wrapping_add(count);
-        self.ahead_chains = 0;
     }
 
     /// Takes the head of [`Self::next_chain`].
     #[inline(always)]
     pub fn take_next(&mut self) {
-        if self.ahead_chains == 0 {
+        if self.is_packed {
             return self.take(1);
         }
         self.next_avail = self.next_avail.wrapping_add(1);
@@ -370,11 +392,18 @@ impl DeviceRing {
     /// the order of completion or, after [`Self::keep_order`], in the order in which they were taken.
     #[inline(always)] // left to itself the compiler calls it
     pub fn take_marked(&mut self, heads: &[u16]) {
-        let count = heads.len() as u16; // at most the ring's entries
         if !self.is_plain {
-            self.note_taking(heads);
+            return self.take_marked_unusual(heads);
         }
-        self.take(count);
+        self.next_avail = self.next_avail.wrapping_add(heads.len() as u16); // at most the ring's entries
+        self.ahead_chains = 0;
+        self.ledger.set_taken(self.next_avail);
+    }
+
+    #[inline(never)]
+    fn take_marked_unusual(&mut self, heads: &[u16]) {
+        self.note_taking(heads);
+        self.take(heads.len() as u16); // at most the ring's entries
         self.ledger.set_taken(self.next_avail);
     }
 
@@ -441,12 +470,17 @@ impl DeviceRing {
 
     /// As [`Self::settle`], for the chains at `heads`, each of which is marked with 1. If the ring is used in order,
     /// these are the next ones in that order.
+    #[inline(always)]
+    pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
+        match self.is_packed {
+            false => self.complete_marked_split(heads),
+            true => self.complete_marked_packed(heads),
+        }
+    }
+
     // Not inlined, so that the loop has all registers.
     #[inline(never)]
-    pub fn complete_marked_all(&mut self, heads: impl Iterator<Item = u16>) {
-        if self.is_packed {
-            return self.complete_marked_packed(heads);
-        }
+    fn complete_marked_split(&mut self, heads: impl Iterator<Item = u16>) {
         let (used, marks) = (self.memory.used_entries(), self.ledger.marks());
         let mut position = self.next_used;
         for head in heads {
@@ -463,11 +497,16 @@ impl DeviceRing {
     }
 
     /// As [`Self::complete`], for several heads.
-    #[inline(never)]
+    #[inline(always)]
     pub fn complete_all(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
-        if self.is_packed {
-            return filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
+        match self.is_packed {
+            false => self.complete_all_split(filled),
+            true => self.complete_all_packed(filled),
         }
+    }
+
+    #[inline(never)]
+    fn complete_all_split(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
         let (used, mut position) = (self.memory.used_entries(), self.next_used);
         for (head, written_bytes) in filled {
             used.set(position, u32::from(head), written_bytes);
@@ -487,7 +526,9 @@ impl DeviceRing {
         if !self.is_plain {
             return self.complete_unusual(head);
         }
-        self.use_marked(head);
+        self.complete_split(head, 0);
+        order();
+        self.ledger.set_mark(head, 0);
     }
 
     /// As [`Self::complete_marked`], for a packed ring, or one that is used in order.
@@ -556,11 +597,11 @@ impl DeviceRing {
 
     /// The descriptor to which another one of a chain leads, read now; `is_kept` as its start tells.
     #[inline]
-    pub(crate) fn linked_descriptor(&self, index: u16, is_kept: bool) -> Descriptor {
+    pub(crate) fn linked_descriptor<const PACKED: bool>(&self, index: u16, is_kept: bool) -> Descriptor {
         match &self.packed {
-            None => self.memory.descriptor(index),
-            Some(packed) if is_kept => packed.kept_link(index),
-            Some(_) => self.memory.packed_descriptor(index),
+            Some(packed) if PACKED && is_kept => packed.kept_link(index),
+            _ if PACKED => self.memory.packed_descriptor(index),
+            _ => self.memory.descriptor(index),
         }
     }
 
@@ -587,9 +628,34 @@ impl DeviceRing {
     /// Writes the next used entry; the driver sees it at `publish`.
     #[inline]
     pub fn complete(&mut self, head: u16, written_bytes: u32) {
-        if self.is_packed {
-            return self.complete_one_packed(head, written_bytes);
+        match self.is_packed {
+            false => self.complete_split(head, written_bytes),
+            true => self.complete_one_packed(head, written_bytes),
         }
+    }
+
+    /// As [`Self::complete`], for the next chain of a ring whose buffers are filled in order: also takes it, and notes that
+    /// it is filled.
+    #[inline(always)]
+    pub fn fill_next(&mut self, head: u16, written_bytes: u32) {
+        if !self.is_plain {
+            return self.fill_next_unusual(head, written_bytes);
+        }
+        self.next_avail = self.next_avail.wrapping_add(1);
+        self.ahead_chains -= 1;
+        self.complete_split(head, written_bytes);
+        self.note_filled();
+    }
+
+    #[inline(never)]
+    fn fill_next_unusual(&mut self, head: u16, written_bytes: u32) {
+        self.take_next();
+        self.complete(head, written_bytes);
+        self.note_filled();
+    }
+
+    #[inline(always)]
+    fn complete_split(&mut self, head: u16, written_bytes: u32) {
         self.memory.set_used_entry(self.next_used, u32::from(head), written_bytes);
         self.next_used = self.next_used.wrapping_add(1);
     }
@@ -688,9 +754,19 @@ impl DeviceRing {
         if !was_valid {
             return true;
         }
-        if !self.event_idx && !self.is_packed {
-            return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
+        if !self.has_used_event {
+            return self.needs_signal_otherwise(new, old);
         }
+        let is_wanted = crossed(self.memory.used_event(), new, old);
+        if is_wanted {
+            self.signalled_available = self.memory.available_index();
+        }
+        is_wanted
+    }
+
+    /// Whether the driver asks for a signal in another way than by the used event of a split ring.
+    #[inline(never)]
+    fn needs_signal_otherwise(&mut self, new: u16, old: u16) -> bool {
         let is_wanted = self.wants_signal_for(new, old);
         if is_wanted {
             self.signalled_available = self.available_index();
@@ -699,11 +775,11 @@ impl DeviceRing {
     }
 
     /// Whether the driver asks for a signal for the used entries from `old` to before `new`.
-    #[inline(always)] // the compiler would call it
     fn wants_signal_for(&self, new: u16, old: u16) -> bool {
-        match self.is_packed {
-            false => crossed(self.memory.used_event(), new, old),
-            true => self.memory.is_wanted(self.memory.driver_event(), new, old),
+        match (self.is_packed, self.event_idx) {
+            (false, true) => crossed(self.memory.used_event(), new, old),
+            (false, false) => self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0,
+            (true, _) => self.memory.is_wanted(self.memory.driver_event(), new, old),
         }
     }
 
@@ -722,9 +798,6 @@ impl DeviceRing {
     /// False if it has taken all published chains, or polls: then it looks at the ring once more before it waits.
     #[must_use]
     pub fn wants_delayed_signal(&self) -> bool {
-        if !self.event_idx && !self.is_packed {
-            return self.memory.available_flags() & AVAIL_NO_INTERRUPT == 0;
-        }
         let (end, oldest) = (self.signalled, self.signalled.wrapping_sub(self.entries()));
         self.wants_signal_for(end, oldest)
     }

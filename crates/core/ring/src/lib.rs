@@ -72,7 +72,7 @@ mod slot_ring;
 mod tests;
 
 pub use adaptive_poll::AdaptivePoll;
-pub use chain::{BufferAccess, ChainStart, walk, walk_from};
+pub use chain::{BufferAccess, ChainStart, walk, walk_from, walk_in};
 pub use core_yield::{CoreReturn, CoreYield};
 pub use device::DeviceRing;
 pub use driver::*;

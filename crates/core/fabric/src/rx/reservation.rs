@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk};
+use lasthop_ring::{BufferAccess, DeviceRing, RingError, walk_in};
 
 use crate::bounds::{PACKET_BUFFER_SEGMENTS_MAX, PACKET_BUFFERS_MAX};
 
@@ -39,7 +39,10 @@ impl Reservation {
         len: u32,
         mergeable: bool,
     ) -> Result<(), Refusal> {
-        let taken = self.try_to_take(ring, map, hint, len, mergeable);
+        let taken = match ring.is_packed() {
+            false => self.try_to_take::<false>(ring, map, hint, len, mergeable),
+            true => self.try_to_take::<true>(ring, map, hint, len, mergeable),
+        };
         // A guest that keeps posting few buffers causes retries. The packets' senders are not charged for them.
         if !matches!(taken, Err(Refusal::NoBuffers(_))) {
             self.further_pieces += (self.segments.len() as u64).saturating_sub(1);
@@ -53,8 +56,9 @@ impl Reservation {
         std::mem::take(&mut self.further_pieces)
     }
 
-    #[inline]
-    fn try_to_take(
+    // Not inlined, so that it has all registers.
+    #[inline(never)]
+    fn try_to_take<const PACKED: bool>(
         &mut self,
         ring: &mut DeviceRing,
         map: &MemoryMap,
@@ -78,8 +82,8 @@ impl Reservation {
                 let seen = ring.position_behind(pending);
                 return Err(if never { Refusal::TooSmall } else { Refusal::NoBuffers(seen) });
             }
-            let head = ring.head(taken).map_err(Refusal::Broken)?;
-            let room = self.walk_buffer(ring, map, hint, head, missing)?;
+            let head = ring.head_in::<PACKED>(taken).map_err(Refusal::Broken)?;
+            let room = self.walk_buffer::<PACKED>(ring, map, hint, head, missing)?;
             self.buffers.push((head, room.min(missing)));
             missing -= room.min(missing);
         }
@@ -89,7 +93,7 @@ impl Reservation {
 
     /// Adds the segments of the buffer at `head`. Returns its bytes, counted up to `missing`.
     #[inline]
-    fn walk_buffer(
+    fn walk_buffer<const PACKED: bool>(
         &mut self,
         ring: &DeviceRing,
         map: &MemoryMap,
@@ -99,7 +103,7 @@ impl Reservation {
     ) -> Result<u32, Refusal> {
         let mut room = 0_u32;
         let mut overflow = false;
-        walk(ring, map, head, BufferAccess::Writable, hint, |segment, _| {
+        walk_in::<PACKED>(ring, map, head, BufferAccess::Writable, hint, |segment, _| {
             overflow =
                 self.segments.try_push(Segment { len: segment.len.min(missing - room), ..segment }).is_err();
             room += segment.len.min(missing - room);

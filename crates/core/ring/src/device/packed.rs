@@ -13,14 +13,15 @@
 //! Completed chains are written into the ledger, and from there into the ring when they are published: the first one
 //! last, since the driver looks at the others only behind it.
 
-use super::DeviceRing;
 use super::kept_chains::KeptChains;
+use super::{AHEAD_CHAINS_MAX, DeviceRing};
 use crate::inflight::packed::LoggedChains;
 use crate::ledger::order;
 use crate::ledger::packed::PackedPlace;
 use crate::packed_memory::{PackedWord, used_flags};
 use crate::{
-    ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError, RingMemory, death,
+    ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError,
+    RingMemory, death,
 };
 
 /// The private state of a packed ring.
@@ -80,16 +81,15 @@ impl PackedState {
     }
 
     /// The buffer ID of the found chain at offset `ahead` from `next`.
-    pub(super) fn id(&self, ahead: u16, next: u16, ledger: &Ledger) -> Result<u16, RingError> {
+    pub(super) fn id(&self, ahead: u16, next: u16, ledger: &Ledger) -> Option<u16> {
         if ahead >= self.found {
-            let none = RingError::IndexJump(ahead, self.found);
-            return Err(self.fault.unwrap_or(none));
+            return None;
         }
         let position = match self.has_long {
             false => next.wrapping_add(ahead),
             true => self.behind(ahead, next, ledger),
         };
-        Ok(self.ids[self.place(position)])
+        Some(self.ids[self.place(position)])
     }
 
     /// The position behind the `count` found chains from `next` on.
@@ -257,9 +257,8 @@ impl DeviceRing {
 
     /// As [`Self::head`].
     #[inline(never)]
-    pub(super) fn found_id(&self, ahead: u16) -> Result<u16, RingError> {
-        let none = RingError::IndexJump(ahead, 0);
-        self.packed.as_ref().map_or(Err(none), |packed| packed.id(ahead, self.next_avail, &self.ledger))
+    pub(super) fn found_id(&self, ahead: u16) -> Option<u16> {
+        self.packed.as_ref()?.id(ahead, self.next_avail, &self.ledger)
     }
 
     /// As [`Self::read_heads`].
@@ -285,11 +284,11 @@ impl DeviceRing {
     }
 
     /// Looks for chains until `wanted` are found and not taken. Returns their number; a faulty one counts, and
-    /// [`Self::head`] names its fault.
+    /// [`Self::head`] names its fault. `None` if it is the first one.
     // Not inlined, so that the code of split rings stays small.
     #[inline(never)]
-    pub(super) fn find_chains(&mut self, wanted: u16) -> Result<u16, RingError> {
-        let Some(packed) = &mut self.packed else { return Ok(0) };
+    pub(super) fn find_chains(&mut self, wanted: u16) -> Option<u16> {
+        let packed = self.packed.as_mut()?;
         while packed.found < wanted && packed.fault.is_none() {
             let position = packed.found_end;
             let word = self.memory.packed_word(position);
@@ -302,10 +301,15 @@ impl DeviceRing {
                 Err(fault) => packed.fault = Some(fault),
             }
         }
-        match packed.fault {
-            Some(fault) if packed.found == 0 => Err(fault),
-            fault => Ok(packed.found + u16::from(fault.is_some())),
-        }
+        let is_faulty = packed.fault.is_some();
+        (packed.found > 0 || !is_faulty).then_some(packed.found + u16::from(is_faulty))
+    }
+
+    /// The fault of the chain behind those that were found.
+    #[cold]
+    pub(super) fn fault(&self) -> RingError {
+        let fault = self.packed.as_ref().and_then(|packed| packed.fault);
+        fault.unwrap_or(RingError::IndexJump(0, self.entries()))
     }
 
     pub(super) fn has_fault(&self) -> bool {
@@ -324,11 +328,16 @@ impl DeviceRing {
         self.packed.as_ref().map_or(self.next_avail.wrapping_add(pending), |packed| packed.found_end)
     }
 
-    #[inline(never)]
-    pub(super) fn next_packed_chain(&mut self) -> Option<(u16, Descriptor)> {
-        self.find_chains(1).ok()?;
-        let id = self.head(0).ok()?;
-        Some((id, self.memory.packed_descriptor(self.next_avail)))
+    /// Reads the next chain. Others are on the line that this one is on, so reading them ahead would save nothing.
+    pub(super) fn read_packed_ahead(&mut self) {
+        if self.find_chains(1).is_some()
+            && let Some(id) = self.found_id(0)
+        {
+            let place = usize::from(self.next_avail % AHEAD_CHAINS_MAX);
+            let descriptor = self.memory.packed_descriptor(self.next_avail);
+            (self.ahead_heads[place], self.ahead_descriptors[place]) = (id, descriptor);
+            self.ahead_chains = 1;
+        }
     }
 
     /// As [`Self::chain_start`].
@@ -357,7 +366,14 @@ impl DeviceRing {
         self.next_used = self.next_used.wrapping_add(self.span(id));
     }
 
+    /// As [`Self::complete_all`].
+    #[inline(never)]
+    pub(super) fn complete_all_packed(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
+        filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
+    }
+
     /// As [`Self::complete_marked_all`].
+    #[inline(never)]
     pub(super) fn complete_marked_packed(&mut self, ids: impl Iterator<Item = u16>) {
         for id in ids {
             self.complete_packed(id, 0);
