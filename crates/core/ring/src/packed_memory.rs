@@ -8,7 +8,11 @@
 //! Positions count descriptors without end. A position's lap gives its wrap counter, since rings have a power of two of
 //! entries: 1 in the first lap, 0 in the second.
 
-use std::sync::atomic::Ordering;
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use lasthop_guestmem::counted;
 
 use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory};
 
@@ -54,6 +58,12 @@ impl PackedWord {
         self.flags() & (AVAIL | USED) == available_flags(wrap)
     }
 
+    /// As [`Self::is_available`], for a descriptor that is a chain of its own.
+    #[inline]
+    pub(crate) fn is_available_alone(self, wrap: bool) -> bool {
+        self.flags() & (AVAIL | USED | DESC_NEXT) == available_flags(wrap)
+    }
+
     /// Whether the device used the descriptor in the lap with wrap counter `wrap`.
     #[inline]
     pub(crate) fn is_used(self, wrap: bool) -> bool {
@@ -78,6 +88,37 @@ pub(crate) fn used_flags(wrap: bool) -> u16 {
     if wrap { AVAIL | USED } else { 0 }
 }
 
+/// The second words of a ring's descriptors, as a value for loops.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedWords<'a> {
+    descriptors: NonNull<u64>,
+    /// Number of entries less one.
+    last: u16,
+    ring: PhantomData<&'a RingMemory>,
+}
+
+impl PackedWords<'_> {
+    #[inline(always)]
+    fn word(&self, position: u16) -> &AtomicU64 {
+        counted::ring_word();
+        // SAFETY: the table, which the borrowed ring pins, has two aligned words for each entry, of which there are a power of
+        // two. Both sides access them as atomics.
+        unsafe {
+            AtomicU64::from_ptr(self.descriptors.as_ptr().add(2 * usize::from(position & self.last) + 1))
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn get(&self, position: u16) -> PackedWord {
+        PackedWord(u64::from_le(self.word(position).load(Ordering::Acquire)))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set(&self, position: u16, word: PackedWord) {
+        self.word(position).store(word.0.to_le(), Ordering::Relaxed);
+    }
+}
+
 /// One side's wish for notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventWish {
@@ -87,6 +128,13 @@ pub(crate) struct EventWish {
 }
 
 impl RingMemory {
+    /// The descriptors' second words, for loops.
+    #[inline]
+    pub(crate) fn packed_words(&self) -> PackedWords<'_> {
+        let descriptors = NonNull::from(self.descriptor_word(0, 0)).cast();
+        PackedWords { descriptors, last: self.entries() - 1, ring: PhantomData }
+    }
+
     /// The wrap counter of a position.
     #[inline]
     pub(crate) fn wrap(&self, position: u16) -> bool {

@@ -90,6 +90,8 @@ pub struct Plan {
     pub capabilities: Capabilities,
     /// Whether the sender gets its chains back in order.
     pub in_order: bool,
+    /// Whether all rings are packed.
+    pub is_packed: bool,
     /// Bytes of each receive buffer.
     pub rx_buffer_bytes: u32,
     /// The frames of one visit.
@@ -112,6 +114,7 @@ impl Plan {
             receivers: 1,
             capabilities: everything(),
             in_order: false,
+            is_packed: false,
             rx_buffer_bytes: 2048,
             buffers_expected: frames.len(),
             frames,
@@ -149,10 +152,12 @@ impl Traffic {
             true => TestGuest::attach_in_order(&mut fabric, SENDER.0, RING_ENTRIES, 2048),
             false => TestGuest::attach(&mut fabric, SENDER.0, everything(), RING_ENTRIES, 2048),
         };
+        let sender = if plan.is_packed { sender.packed(&mut fabric) } else { sender };
         let receivers = (0..plan.receivers).map(|number| {
             let port = SENDER.0 + 1 + number;
             let (capabilities, bytes) = (plan.capabilities, plan.rx_buffer_bytes);
-            let mut guest = TestGuest::attach(&mut fabric, port, capabilities, RING_ENTRIES, bytes);
+            let guest = TestGuest::attach(&mut fabric, port, capabilities, RING_ENTRIES, bytes);
+            let mut guest = if plan.is_packed { guest.packed(&mut fabric) } else { guest };
             guest.post(RING_ENTRIES);
             guest
         });

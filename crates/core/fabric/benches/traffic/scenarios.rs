@@ -13,6 +13,11 @@ const BATCH: usize = 32;
 /// Largest TCP frames that a visit takes: 256 KiB.
 const LARGE: usize = 4;
 
+/// The same with packed rings.
+fn packed(plan: Plan) -> Plan {
+    Plan { is_packed: true, ..plan }
+}
+
 /// A name and its plan.
 pub type Scenario = (&'static str, fn() -> Plan);
 
@@ -21,6 +26,8 @@ pub const ALL: &[Scenario] = &[
     ("64-one-flow", || Plan::bridged(one_flow(BATCH, 64))),
     ("64-idle-ports", || Plan { receivers: 250, ..Plan::bridged(one_flow(BATCH, 64)) }),
     ("64-in-order", || Plan { in_order: true, ..Plan::bridged(one_flow(BATCH, 64)) }),
+    ("64-packed", || packed(Plan::bridged(one_flow(BATCH, 64)))),
+    ("64-packed-in-order", || packed(Plan { in_order: true, ..Plan::bridged(one_flow(BATCH, 64)) })),
     ("64-destinations", destinations),
     ("64-two-descriptors", || Plan { cuts: vec![12], ..Plan::bridged(one_flow(BATCH, 64)) }),
     ("64-indirect", || Plan {
@@ -29,11 +36,19 @@ pub const ALL: &[Scenario] = &[
         ..Plan::bridged(one_flow(BATCH, 64))
     }),
     ("64-single", || Plan::bridged(one_flow(1, 64))),
+    ("64-packed-single", || packed(Plan::bridged(one_flow(1, 64)))),
     ("1500", || Plan::bridged(one_flow(BATCH, 1500))),
     ("9000-merged", || Plan {
         rx_buffer_bytes: 1536,
         buffers_expected: 6 * BATCH / 2,
         ..Plan::bridged(one_flow(BATCH / 2, 9000))
+    }),
+    ("9000-packed-merged", || {
+        packed(Plan {
+            rx_buffer_bytes: 1536,
+            buffers_expected: 6 * BATCH / 2,
+            ..Plan::bridged(one_flow(BATCH / 2, 9000))
+        })
     }),
     ("tso-passed", || Plan { rx_buffer_bytes: 68 << 10, ..Plan::bridged(vec![tcp(TSO_SEGMENTS); LARGE]) }),
     ("tso-segmented", || Plan {

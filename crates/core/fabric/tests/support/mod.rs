@@ -162,11 +162,10 @@ impl TestGuest {
         self
     }
 
-    /// As `attach`, with packed rings; the transmit ring is in order or not.
-    pub fn attach_packed(fabric: &mut Fabric, port: u16, in_order: bool) -> Self {
-        let guest = Self::attach(fabric, port, everything(), 256, 2048);
-        (0..2).for_each(|index| _ = fabric.stop_ring(guest.port, index));
-        let mut guest = guest.in_order(in_order).of_format(RingFormat::Packed);
+    /// Starts the rings anew, packed.
+    pub fn packed(self, fabric: &mut Fabric) -> Self {
+        (0..2).for_each(|index| _ = fabric.stop_ring(self.port, index));
+        let mut guest = self.of_format(RingFormat::Packed);
         (0..2).for_each(|index| guest.start(fabric, index));
         guest
     }

@@ -101,12 +101,21 @@ impl PackedState {
     /// The IDs of the first found chains. Returns their number, and the fault of the next one.
     pub(super) fn read_ids(&self, ids: &mut [u16], next: u16, ledger: &Ledger) -> (usize, Option<RingError>) {
         let count = ids.len().min(usize::from(self.found));
+        let fault = self.fault.filter(|_| count < ids.len());
+        if !self.has_long {
+            let (from, to) = (self.place(next), self.place(next) + count);
+            let (before, behind) = (to.min(self.ids.len()), to.saturating_sub(self.ids.len()));
+            let (start, rest) = ids[..count].split_at_mut(before - from);
+            start.copy_from_slice(&self.ids[from..before]);
+            rest.copy_from_slice(&self.ids[..behind]);
+            return (count, fault);
+        }
         let mut position = next;
         for id in &mut ids[..count] {
             *id = self.ids[self.place(position)];
-            position = position.wrapping_add(if self.has_long { ledger.span(*id) } else { 1 });
+            position = position.wrapping_add(ledger.span(*id));
         }
-        (count, self.fault.filter(|_| count < ids.len()))
+        (count, fault)
     }
 
     /// Takes `count` found chains from `next` on. Returns the position behind them.
@@ -289,6 +298,7 @@ impl DeviceRing {
     #[inline(never)]
     pub(super) fn find_chains(&mut self, wanted: u16) -> Option<u16> {
         let packed = self.packed.as_mut()?;
+        packed.find_usual((&self.memory, &self.ledger), self.next_used, wanted);
         while packed.found < wanted && packed.fault.is_none() {
             let position = packed.found_end;
             let word = self.memory.packed_word(position);
@@ -359,26 +369,43 @@ impl DeviceRing {
     /// As [`Self::complete`], for loops.
     #[inline]
     pub(super) fn complete_packed(&mut self, id: u16, written_bytes: u32) {
-        let flags = used_flags(self.memory.wrap(self.next_used));
-        let has_bytes = if written_bytes > 0 { DESC_WRITE } else { 0 };
-        let word = PackedWord::new(written_bytes, id, flags | has_bytes);
-        self.ledger.set_used_word(self.next_used, word);
+        let word = used_word(self.memory.wrap(self.next_used), id, written_bytes);
+        self.ledger.areas().set_used_word(self.next_used, word);
         self.next_used = self.next_used.wrapping_add(self.span(id));
     }
 
     /// As [`Self::complete_all`].
     #[inline(never)]
     pub(super) fn complete_all_packed(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
-        filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
+        if self.packed.as_ref().is_some_and(|packed| packed.has_long) {
+            return filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
+        }
+        let (areas, mut position) = (self.ledger.areas(), self.next_used);
+        for (id, written_bytes) in filled {
+            areas.set_used_word(position, used_word(self.memory.wrap(position), id, written_bytes));
+            position = position.wrapping_add(1);
+        }
+        self.next_used = position;
     }
 
     /// As [`Self::complete_marked_all`].
     #[inline(never)]
     pub(super) fn complete_marked_packed(&mut self, ids: impl Iterator<Item = u16>) {
-        for id in ids {
-            self.complete_packed(id, 0);
-            order();
-            self.ledger.set_mark(id, 0);
+        if self.packed.as_ref().is_some_and(|packed| packed.has_long) {
+            for id in ids {
+                self.complete_packed(id, 0);
+                order();
+                self.ledger.set_mark(id, 0);
+            }
+        } else {
+            let (areas, mut position) = (self.ledger.areas(), self.next_used);
+            for id in ids {
+                areas.set_used_word(position, used_word(self.memory.wrap(position), id, 0));
+                position = position.wrapping_add(1);
+                order();
+                areas.set_mark(id, 0);
+            }
+            self.next_used = position;
         }
         if self.used_order.is_some() {
             self.use_held_back();
@@ -411,7 +438,7 @@ impl DeviceRing {
     fn link_logged(&mut self, end: u16) {
         let mut position = self.published;
         while position != end {
-            let id = self.ledger.used_word(position).id();
+            let id = self.ledger.areas().used_word(position).id();
             let left = end.wrapping_sub(position);
             position = position.wrapping_add(self.span(id).clamp(1, left));
             if let Some(log) = self.packed.as_mut().and_then(|packed| packed.log.as_mut()) {
@@ -435,20 +462,23 @@ impl DeviceRing {
         let first = self.published;
         self.ledger.set_filled(end);
         order();
+        let (used, words) = (self.ledger.areas(), self.memory.packed_words());
+        let has_long = self.packed.as_ref().is_some_and(|packed| packed.has_long);
         let mut position = first;
         while position != end {
-            let word = self.ledger.used_word(position);
+            let word = used.used_word(position);
             if position != first {
                 death::may_come();
-                self.memory.set_packed_word(position, word);
+                words.set(position, word);
             }
             // A driver that used an ID twice must not lead beyond the end.
             let left = end.wrapping_sub(position);
-            position = position.wrapping_add(self.span(word.id()).clamp(1, left));
+            let span = if has_long { self.ledger.span(word.id()).clamp(1, left) } else { 1 };
+            position = position.wrapping_add(span);
         }
         if first != end {
             death::may_come();
-            self.memory.publish_packed_word(first, self.ledger.used_word(first));
+            self.memory.publish_packed_word(first, used.used_word(first));
         }
         order();
         self.published = end;
@@ -484,6 +514,35 @@ impl DeviceRing {
 }
 
 impl PackedState {
+    /// Looks for chains of one descriptor until `wanted` are found and not taken, up to one of another kind. The oldest
+    /// descriptor that is not used is at `next_used`.
+    #[inline]
+    fn find_usual(&mut self, (memory, ledger): (&RingMemory, &Ledger), next_used: u16, wanted: u16) {
+        if self.has_long || self.fault.is_some() {
+            return;
+        }
+        let (words, areas, ids) = (memory.packed_words(), ledger.areas(), &mut self.ids[..]);
+        let Some(last) = ids.len().checked_sub(1) else { return };
+        let (mut end, mut left) = (self.found_end, wanted.saturating_sub(self.found));
+        while left > 0 {
+            let word = words.get(end);
+            let id = word.id();
+            let is_usual = word.is_available_alone(memory.wrap(end))
+                && usize::from(id) <= last
+                && usize::from(end.wrapping_sub(next_used)) <= last
+                && areas.mark(id) == 0;
+            if !is_usual {
+                break;
+            }
+            ids[usize::from(end) & last] = id;
+            areas.set_first(id, end);
+            end = end.wrapping_add(1);
+            left -= 1;
+        }
+        self.found += end.wrapping_sub(self.found_end);
+        self.found_end = end;
+    }
+
     /// Enters the chain behind those that were found.
     #[inline]
     fn enter(&mut self, ledger: &Ledger, chain: &FoundChain) {
@@ -500,6 +559,13 @@ impl PackedState {
         }
         self.found += 1;
     }
+}
+
+/// The second word of a used descriptor.
+#[inline]
+fn used_word(wrap: bool, id: u16, written_bytes: u32) -> PackedWord {
+    let has_bytes = if written_bytes > 0 { DESC_WRITE } else { 0 };
+    PackedWord::new(written_bytes, id, used_flags(wrap) | has_bytes)
 }
 
 /// The available chain that begins with `word` at `position`, where `under_way` descriptors before it are not used.

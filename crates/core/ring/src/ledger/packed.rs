@@ -17,7 +17,9 @@
 //!
 //! All positions count descriptors.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use super::{
     DESCRIPTOR_WORDS, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED, WORD_POSTPONED_END,
@@ -25,6 +27,57 @@ use super::{
 };
 use crate::packed_memory::PackedWord;
 use crate::{DESC_NEXT, Descriptor, RingFormat, death};
+
+/// The areas of a packed ring's ledger that its loops use, as a value: after a store they need not reload their addresses.
+#[derive(Clone, Copy)]
+pub(crate) struct PackedAreas<'a> {
+    marks: NonNull<u16>,
+    firsts: NonNull<u16>,
+    used: NonNull<u64>,
+    /// Number of entries less one.
+    last: u16,
+    ledger: PhantomData<&'a Ledger>,
+}
+
+impl PackedAreas<'_> {
+    #[inline(always)]
+    pub(crate) fn mark(&self, id: u16) -> u16 {
+        // SAFETY: the area, which the borrowed ledger pins, has a word for each entry, of which there are a power of two.
+        unsafe { AtomicU16::from_ptr(self.marks.as_ptr().add(usize::from(id & self.last))) }
+            .load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_mark(&self, id: u16, left: u16) {
+        death::may_come();
+        // SAFETY: as in `mark`.
+        unsafe { AtomicU16::from_ptr(self.marks.as_ptr().add(usize::from(id & self.last))) }
+            .store(left, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_first(&self, id: u16, position: u16) {
+        death::may_come();
+        // SAFETY: as in `mark`.
+        unsafe { AtomicU16::from_ptr(self.firsts.as_ptr().add(usize::from(id & self.last))) }
+            .store(position, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(crate) fn used_word(&self, position: u16) -> PackedWord {
+        // SAFETY: as in `mark`; the area has a double word for each entry, at a multiple of 8 bytes.
+        let word = unsafe { AtomicU64::from_ptr(self.used.as_ptr().add(usize::from(position & self.last))) };
+        PackedWord(word.load(Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    pub(crate) fn set_used_word(&self, position: u16, value: PackedWord) {
+        death::may_come();
+        // SAFETY: as in `used_word`.
+        let word = unsafe { AtomicU64::from_ptr(self.used.as_ptr().add(usize::from(position & self.last))) };
+        word.store(value.0, Ordering::Relaxed);
+    }
+}
 
 /// The positions at which a packed ring continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +105,19 @@ impl Ledger {
     #[inline]
     fn slot(&self, position: u16) -> usize {
         usize::from(position & (self.entries - 1))
+    }
+
+    /// The areas for loops.
+    #[inline]
+    pub(crate) fn areas(&self) -> PackedAreas<'_> {
+        debug_assert_eq!(self.format, RingFormat::Packed);
+        PackedAreas {
+            marks: NonNull::from(self.word(self.area(0))).cast(),
+            firsts: NonNull::from(self.word(self.area(3))).cast(),
+            used: NonNull::from(self.double_word(0)).cast(),
+            last: self.entries - 1,
+            ledger: PhantomData,
+        }
     }
 
     /// Number of descriptors of the chain with this buffer ID.
@@ -89,18 +155,6 @@ impl Ledger {
         // SAFETY: the words from `at` on are the ledger's, which pins its memory; it begins at a multiple of 8 bytes, and four
         // areas of any power of two of half-words are one, too. All accesses are atomic.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
-    }
-
-    /// The second word of the used descriptor at `position`, which the driver does not see yet.
-    #[inline]
-    pub(crate) fn used_word(&self, position: u16) -> PackedWord {
-        PackedWord(self.double_word(self.slot(position)).load(Ordering::Relaxed))
-    }
-
-    #[inline]
-    pub(crate) fn set_used_word(&self, position: u16, word: PackedWord) {
-        death::may_come();
-        self.double_word(self.slot(position)).store(word.0, Ordering::Relaxed);
     }
 
     /// Notes that the driver sees all used descriptors before `position`.
