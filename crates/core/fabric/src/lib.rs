@@ -617,7 +617,7 @@ impl Fabric {
         let Some(queue) = self.senders.queue_mut(ring) else { return false };
         if queue.error.is_none() {
             // A blocked ring is visited again when a waiting chain is settled (`unblocked`), not by a kick.
-            if queue.closed || queue.is_blocked() {
+            if queue.closed || queue.blocked {
                 return false;
             }
             if queue.postponement.is_due() {

@@ -31,7 +31,7 @@ impl Fabric {
         self.hold(RingId { port, queue }, |service| {
             let claim = &mut service.claim;
             RingProgress {
-                available: claim.ring.available_index(),
+                available: claim.ring.posted_position(),
                 taken: claim.ring.taken_position(),
                 used: claim.ring.published_position(),
                 waiting: claim.waiting(),
@@ -81,7 +81,7 @@ impl Fabric {
     pub fn is_posted(&self, ring: RingId) -> bool {
         let queue = self.senders.get(ring.port).and_then(|sender| sender.queues.get(usize::from(ring.queue)));
         let Some(Some(queue)) = queue else { return false };
-        let is_open = queue.error.is_none() && !queue.closed && !queue.is_blocked();
+        let is_open = queue.error.is_none() && !queue.closed && !queue.blocked;
         // The visit reports an error.
         is_open && (queue.postponement.is_due() || queue.ring.has_pending())
     }
@@ -96,7 +96,7 @@ impl Fabric {
         let sender = self.senders.get(port)?;
         let tx = sender.queues.get(usize::from(queue))?.as_ref()?;
         Some(RingProgress {
-            available: tx.ring.available_index(),
+            available: tx.ring.posted_position(),
             taken: tx.ring.taken_position(),
             used: tx.ring.published_position(),
             waiting: usize::from(tx.taken()),

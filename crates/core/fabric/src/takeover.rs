@@ -39,10 +39,8 @@ impl TxQueue {
     /// Writes the withdrawn chains into the ledger. Returns the heads of those that cannot be taken once more, or for which
     /// it has no room.
     fn postpone(&mut self) -> Vec<u16> {
-        let Some(heads) = self.postponement.gather() else { return Vec::new() };
-        let (mut heads, mut lost): (Vec<u16>, Vec<u16>) =
-            heads.into_iter().partition(|head| self.ring.can_be_postponed(*head));
-        lost.extend(heads.split_off(self.ring.postpone(&heads)));
+        let Some(mut heads) = self.postponement.gather() else { return Vec::new() };
+        let lost = self.ring.postpone(&mut heads);
         self.postponement.next = heads.into();
         lost
     }

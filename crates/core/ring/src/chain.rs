@@ -63,8 +63,8 @@ pub fn walk_in<const PACKED: bool>(
     walk_chain::<PACKED>(ring, map, start, direction, hint, segment)
 }
 
-/// Walks the chain that begins with `start`, which the caller has read. Each descriptor is read once, checked and
-/// translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends the walk by
+/// Walks the chain that begins with `start`, which the caller has read. Each descriptor's address, length and direction are
+/// read once, checked and translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends the walk by
 /// returning false. Returns whether the walk reached the end of the chain.
 ///
 /// `hint` is the region of the last translation.
@@ -254,5 +254,5 @@ fn packed_table_entry(bytes: [u8; 16], index: u32, entries: u32) -> Descriptor {
     // Split entries have flags where these have the ID, and the link where these have the flags.
     let Descriptor { addr, len, next: flags, .. } = Descriptor::from_le_bytes(bytes);
     let link = if index + 1 < entries { DESC_NEXT } else { 0 };
-    Descriptor { addr, len, flags: flags & (DESC_WRITE | DESC_INDIRECT) | link, next: (index + 1) as u16 }
+    Descriptor { addr, len, flags: flags & DESC_WRITE | link, next: (index + 1) as u16 }
 }

@@ -388,6 +388,17 @@ impl DriverRing {
         Ok(self.seen_used.wrapping_sub(self.next_used))
     }
 
+    /// The position behind the used entries to be taken, from which another device would continue.
+    ///
+    /// # Errors
+    /// As [`Self::used_pending`].
+    pub fn used_end(&mut self) -> Result<u16, DriverRingError> {
+        match &self.packed {
+            Some(packed) => packed.used_end(&self.memory),
+            None => Ok(self.next_used.wrapping_add(self.used_pending()?)),
+        }
+    }
+
     /// Reads the used index. Returns whether there is a used entry to take.
     #[inline]
     fn look(&mut self) -> Result<bool, DriverRingError> {

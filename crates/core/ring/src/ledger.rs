@@ -302,16 +302,20 @@ impl Ledger {
     /// postponed: there may not be room for all.
     pub(crate) fn postpone(&self, heads: &[u16]) -> usize {
         let heads = &heads[..heads.len().min(Self::postponed_max(self.format, self.entries))];
-        // A successor that takes over at this point finds none: they are lost, as after any death.
-        self.set(WORD_POSTPONED_END, 0);
-        self.set(WORD_POSTPONED, 0);
-        order();
+        self.forget_postponed();
         for (place, head) in heads.iter().enumerate() {
             self.set(self.postponed_word(place), *head);
         }
         order();
         self.set(WORD_POSTPONED_END, heads.len() as u16); // at most `entries`
         heads.len()
+    }
+
+    /// Forgets all postponed chains. A successor that takes over at this point finds none: they are lost, as after any death.
+    pub(crate) fn forget_postponed(&self) {
+        self.set(WORD_POSTPONED_END, 0);
+        self.set(WORD_POSTPONED, 0);
+        order();
     }
 
     fn postponed_word(&self, place: usize) -> usize {

@@ -1,17 +1,18 @@
-//! Split virtqueues (virtio 1.2, 2.7) in memory that the other side also writes: the device's side and the driver's
-//! side.
+//! Virtqueues, split and packed (virtio 1.2, 2.7 and 2.8), in memory that the other side also writes: the device's side
+//! and the driver's side.
 //!
 //! **Purpose.** [`DeviceRing`] is the back end's side: it takes heads, walks chains, writes used entries, publishes
 //! them, and suppresses notifications in both directions. [`DriverRing`] is the other side, for guests in user space.
 //! [`SlotRing`] is a faster driver's side with fewer features.
 //!
 //! **Contract.** For any contents written by the other side, a call ends in bounded time and returns a value or a
-//! [`RingError`]. After an error the ring has to be stopped. Used entries are written first and published by one index
-//! store ([`DeviceRing::publish`]). A thread may sleep only after [`DeviceRing::arm_kicks`] returned false; like every
+//! [`RingError`]. After an error the ring has to be stopped. Used entries are written first and published by one store, of
+//! the index or of a packed ring's first used descriptor ([`DeviceRing::publish`]). A thread may sleep only after [`DeviceRing::arm_kicks`] returned false; like every
 //! sleeper of the workspace, it uses [`arm_and_recheck`].
 //!
 //! **Not checked.** The driver may change published descriptors: each is read once into a local value, and only that is
-//! used. The driver may publish a head twice: the owner's side table detects it.
+//! used. Of a packed ring's, ID and link are read when its chain is found, the rest when it is taken. The driver may
+//! publish a head twice: the owner's side table detects it, or the marks of a packed ring.
 //!
 //! **Threading.** One thread at a time owns a ring; the other side runs concurrently in another process. Indices are
 //! atomics, entries are volatile.

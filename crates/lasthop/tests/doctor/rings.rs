@@ -35,8 +35,8 @@ fn features_that_were_not_offered_are_told() {
     let switch = Switch::start(&["--vnic", "vm1"]);
     let mut fake = Fake::connect(&switch, "vm1");
     let offered = fake.front.get_features().expect("features");
-    assert!(fake.front.set_features(offered | features::RING_PACKED).is_err());
-    blames(&switch, &["vm1 negotiation", "not offered", "RING_PACKED"]);
+    assert!(fake.front.set_features(offered | features::RSS).is_err());
+    blames(&switch, &["vm1 negotiation", "not offered", "RSS"]);
 }
 
 #[test]

@@ -84,7 +84,10 @@ impl BurstGuest {
     /// As [`Guest::over`]; [`GuestError::Options`] if buffers are shorter than [`START_BYTES`], or the back end uses
     /// the short virtio-net header.
     pub fn over(stream: UnixStream, options: GuestOptions) -> Result<Self, GuestError> {
-        let options = GuestOptions { queue_pairs: 1, rx_buffers: 0, rx_cuts: Vec::new(), ..options };
+        // Its rings are split ones.
+        let features = options.features & !features::RING_PACKED;
+        let options =
+            GuestOptions { queue_pairs: 1, rx_buffers: 0, rx_cuts: Vec::new(), features, ..options };
         let short = options.rx_buffer_bytes.min(options.tx_slot_bytes) < START_BYTES as u32;
         let guest = Guest::over(stream, options)?;
         if short || guest.agreement.header_bytes() != HEADER_BYTES {

@@ -117,8 +117,7 @@ impl Guest {
         let mut bases = Vec::new();
         for pair in &mut self.pairs {
             for ring in [&mut pair.rx.ring, &mut pair.tx.ring] {
-                let pending = ring.used_pending().map_err(|error| GuestError::Ring(0, error))?;
-                bases.push(ring.used_position().wrapping_add(pending));
+                bases.push(ring.used_end().map_err(|error| GuestError::Ring(0, error))?);
             }
         }
         self.start(&bases)

@@ -66,29 +66,27 @@ impl Inflight {
         message: InflightMessage,
         fd: &ForeignFd,
         file: u32,
-        (rings_max, format): (u16, RingFormat),
+        rings_max: u16,
     ) -> Result<Self, RequestError> {
         let InflightMessage { size_bytes, offset_bytes, rings, entries } = message;
         let kept = SavedInflight { file, offset_bytes, size_bytes, rings, entries };
         check(message, rings_max)?;
-        let needed = u64::from(rings) * log_bytes(format, entries) as u64;
+        let needed = u64::from(rings) * log_bytes(RingFormat::Split, entries) as u64;
         if size_bytes < needed {
             return Err(RequestError::Inflight(format!(
                 "{size_bytes} bytes, and {rings} rings need {needed}"
             )));
         }
-        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), offset_bytes, needed)?);
+        // Features may come later: packed rings are logged if there is room for that.
+        let wished = u64::from(rings) * log_bytes(RingFormat::Packed, entries) as u64;
+        let mapping = Arc::new(Mapping::of_file(fd.as_fd(), offset_bytes, size_bytes.min(wished))?);
         Ok(Self { mapping, kept })
     }
 
     /// Maps the file of a dead session.
-    pub(crate) fn of_kept(
-        kept: SavedInflight,
-        fd: &ForeignFd,
-        rings: (u16, RingFormat),
-    ) -> Result<Self, RequestError> {
-        let SavedInflight { file, offset_bytes, size_bytes, rings: count, entries } = kept;
-        Self::map(InflightMessage { size_bytes, offset_bytes, rings: count, entries }, fd, file, rings)
+    pub(crate) fn of_kept(kept: SavedInflight, fd: &ForeignFd, rings_max: u16) -> Result<Self, RequestError> {
+        let SavedInflight { file, offset_bytes, size_bytes, rings, entries } = kept;
+        Self::map(InflightMessage { size_bytes, offset_bytes, rings, entries }, fd, file, rings_max)
     }
 
     /// The log of ring `index`, if there is one.

@@ -103,6 +103,9 @@ impl Shared {
     }
 }
 
+/// The wrap counter of a packed ring's first lap, in a position as messages have it.
+const FIRST_LAP: u16 = 1 << 15;
+
 /// Whether the device fills a ring's buffers in the order in which it fetches them: true for receive rings and the
 /// control ring, whose indices are even.
 fn is_filled(index: u16) -> bool {
@@ -141,6 +144,8 @@ struct Ring {
     layout: Layout,
     /// The position at which the ring starts, as messages have it: of a packed ring, with its wrap counter.
     base: u16,
+    /// The format of which `base` is: a guest that resets the device has none any more.
+    base_format: RingFormat,
     /// Whether the device could not tell where it stopped, so that `base` is out of date.
     is_lost: bool,
     kick: Kick,
@@ -160,7 +165,10 @@ impl Ring {
         let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
             return Ok(None);
         };
-        let (ring, is_taken_over) = shared.begin(index, memory, self.base);
+        // No base was set for a packed ring: it begins in the first lap.
+        let is_fresh = self.base_format == RingFormat::Split && self.base == 0;
+        let base = if is_fresh && shared.format() == RingFormat::Packed { FIRST_LAP } else { self.base };
+        let (ring, is_taken_over) = shared.begin(index, memory, base);
         let ring = shared.ordered(index, ring)?;
         Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
     }
@@ -204,6 +212,7 @@ impl Ring {
             entries: self.layout.entries,
             addresses,
             base: self.base,
+            is_base_packed: self.base_format == RingFormat::Packed,
             is_lost: self.is_lost,
             kick,
             call: self.call.as_ref().map(|call| call.number),
@@ -227,8 +236,9 @@ impl Ring {
             used,
         });
         let layout = Layout { entries: kept.entries, addresses };
-        let SavedRing { base, is_lost, enable, .. } = *kept;
-        Ok(Self { layout, base, is_lost, kick, call, enable, running: false })
+        let SavedRing { base, is_base_packed, is_lost, enable, .. } = *kept;
+        let base_format = if is_base_packed { RingFormat::Packed } else { RingFormat::Split };
+        Ok(Self { layout, base, base_format, is_lost, kick, call, enable, running: false })
     }
 }
 
@@ -332,7 +342,8 @@ impl Rings {
     fn stop(&mut self, index: u16, device: &mut impl Device, shared: &Shared) {
         let ring = self.ring(index);
         if std::mem::take(&mut ring.running) {
-            match (device.stop_ring(index), shared.format()) {
+            ring.base_format = shared.format();
+            match (device.stop_ring(index), ring.base_format) {
                 (Some(base), RingFormat::Split) => ring.base = base,
                 (Some(base), RingFormat::Packed) => ring.base = wire_position(base, ring.layout.entries),
                 (None, _) => ring.is_lost = true,
@@ -421,7 +432,7 @@ impl Rings {
         };
         self.stop(index, device, shared);
         let ring = self.ring(index);
-        (ring.base, ring.is_lost) = (base, false);
+        (ring.base, ring.base_format, ring.is_lost) = (base, shared.format(), false);
         self.start(index, device, shared)
     }
 
@@ -431,7 +442,7 @@ impl Rings {
         let ring = self.ring(index);
         ring.kick = Kick::NotSet;
         let base = u32::from(ring.base);
-        (!ring.is_lost).then_some(match shared.format() {
+        (!ring.is_lost).then_some(match ring.base_format {
             RingFormat::Split => base,
             RingFormat::Packed => base | base << 16,
         })

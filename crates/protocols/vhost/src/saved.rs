@@ -153,6 +153,9 @@ pub(crate) struct SavedRing {
     /// Descriptor table, available ring, used ring.
     pub(crate) addresses: Option<[u64; 3]>,
     pub(crate) base: u16,
+    /// Whether `base` is of a packed ring.
+    #[serde(default)]
+    pub(crate) is_base_packed: bool,
     /// Whether `base` is out of date.
     #[serde(default)]
     pub(crate) is_lost: bool,

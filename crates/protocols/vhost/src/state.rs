@@ -355,7 +355,7 @@ impl<D: Device> Protocol<D> {
         };
         let asked = message.inflight()?;
         let number = self.fd_numbers.keep(fd);
-        let inflight = Inflight::map(asked, fd, number, (self.rings.count(), self.shared.format()))?;
+        let inflight = Inflight::map(asked, fd, number, self.rings.count())?;
         self.rings.stop_all(&mut self.device, &self.shared);
         self.shared.inflight = Some(inflight);
         Ok(self.rings.start_all(&mut self.device, &self.shared)?)

@@ -63,7 +63,11 @@ impl Express {
         stages: &Stages,
     ) -> Delivered {
         let mut buffers = Buffers::new();
-        self.reserve(queue, (map, capabilities), frames.clone(), &mut buffers);
+        let to = (map, capabilities);
+        match queue.ring.is_packed() {
+            false => self.reserve::<false>(queue, to, frames.clone(), &mut buffers),
+            true => self.reserve::<true>(queue, to, frames.clone(), &mut buffers),
+        }
         stages.mark(WorkStage::Queue);
         let copied = copy_all(source, frames, &buffers);
         stages.mark(WorkStage::Copy);
@@ -115,7 +119,7 @@ impl Express {
 
     /// Finds buffers for at most one batch of the first `frames`, and prefetches their cache lines.
     #[inline]
-    fn reserve<'h, 'm>(
+    fn reserve<'h, 'm, const PACKED: bool>(
         &mut self,
         queue: &mut RxQueue,
         (map, capabilities): (&'m MemoryMap, Capabilities),
@@ -125,17 +129,11 @@ impl Express {
         let found = self.find(queue, capabilities, frames.len());
         let (heads, mut window) = (&self.heads[..found], map.window(queue.hint));
         let ring = (&queue.ring, capabilities);
-        match queue.ring.is_packed() {
-            false => reserve_all::<true, false>(ring, &mut window, heads, frames.clone(), buffers),
-            true => reserve_all::<true, true>(ring, &mut window, heads, frames.clone(), buffers),
-        }
+        reserve_all::<true, PACKED>(ring, &mut window, heads, frames.clone(), buffers);
         let done = buffers.len();
         if done < found {
             let (heads, frames) = (&heads[done..], frames.skip(done));
-            match queue.ring.is_packed() {
-                false => reserve_all::<false, false>(ring, &mut window, heads, frames, buffers),
-                true => reserve_all::<false, true>(ring, &mut window, heads, frames, buffers),
-            }
+            reserve_all::<false, PACKED>(ring, &mut window, heads, frames, buffers);
             queue.hint = window.hint();
         }
     }

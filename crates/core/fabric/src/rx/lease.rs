@@ -55,7 +55,7 @@ pub(crate) struct Leases {
     /// Length of both lists.
     work: usize,
     /// Reservations are off.
-    is_off: bool,
+    pub(crate) is_off: bool,
 }
 
 impl Leases {
@@ -76,15 +76,6 @@ impl Leases {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.work == 0
-    }
-
-    pub(crate) fn is_off(&self) -> bool {
-        self.is_off
-    }
-
-    /// Switches reservations off or on.
-    pub(crate) fn set_off(&mut self, is_off: bool) {
-        self.is_off = is_off;
     }
 
     /// Number of usual frames that still fit.

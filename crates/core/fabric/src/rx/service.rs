@@ -97,7 +97,7 @@ impl<'a, 't> Service<'a, 't> {
         let clear = self.serve();
         let mut leased = 0;
         let mut blocked = !clear;
-        if clear && self.place.is_contended() && !leases.is_off() {
+        if clear && self.place.is_contended() && !leases.is_off {
             (leased, blocked) = self.lease(copies, leases);
         }
         let mut copies = &copies[leased..];

@@ -60,7 +60,7 @@ impl InternalPort {
         let memory = || RingMemory::new(&map, ENTRIES, addresses).map_err(|error| error.to_string());
         let driver = DriverRing::new(memory()?, false);
         let queue = TxQueue::new(DeviceRing::new(memory()?, 0, false));
-        let chains = vec![Some(Arc::clone(queue.chains()))];
+        let chains = vec![Some(Arc::clone(queue.table.chains()))];
         let queues = vec![Some(queue)];
         let sender = Sender { map: Arc::clone(&map), epoch: 1, queues, chains, ..Sender::default() };
         let free = (0..u32::from(INTERNAL_FRAMES_MAX)).collect();

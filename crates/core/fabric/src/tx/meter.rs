@@ -51,7 +51,7 @@ impl Fabric {
     /// one that waited. This separates the cost of the sender's memory from that of the receivers'. Packets are then
     /// copied one by one, and their buffers are touched before they are written, for fewer page faults.
     pub fn set_metered(&mut self, weight: u64) {
-        self.receivers.leases.set_off(weight > 0);
+        self.receivers.leases.is_off = weight > 0;
         self.senders.metering.weight = weight;
     }
 

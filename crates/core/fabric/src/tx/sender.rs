@@ -238,6 +238,7 @@ impl TxQueue {
         self.blocked = taken < pending && error.is_none() && !self.table.has_room();
         fetched.more = taken < all;
         self.ring.take_marked(&fetched.heads[..taken]);
+        self.pieces += self.ring.take_long_descriptors();
         charge.add_pieces(std::mem::take(&mut self.pieces));
         charge.taken(taken);
         (taken, error)
@@ -257,7 +258,11 @@ fn read_chains<'m>(
     fetched.is_listed = false;
     let heads = &fetched.heads[..count];
     let read = (heads, fetched.spent_bytes);
-    let bytes = read_usual_chains((&mut queue.ring, &mut queue.hint), map, read, &mut fetched.chains, places);
+    let (ring, chains) = ((&mut queue.ring, &mut queue.hint), &mut fetched.chains);
+    let bytes = match ring.0.is_packed() {
+        false => read_usual_chains::<false>(ring, map, read, chains, places),
+        true => read_usual_chains::<true>(ring, map, read, chains, places),
+    };
     let taken = places.len();
     if taken == count || bytes >= u64::from(VISIT_BYTES_MAX) {
         return (taken, None);
@@ -269,7 +274,7 @@ fn read_chains<'m>(
 /// Reads, checks and marks usual chains, with one buffer in one region each, and adds them to `places`. Stops at an
 /// unusual chain or one that is under way already. Returns `spent_bytes` and their bytes.
 #[inline]
-fn read_usual_chains<'m>(
+fn read_usual_chains<'m, const PACKED: bool>(
     (ring, hint): (&mut DeviceRing, &mut u16),
     map: &'m MemoryMap,
     (heads, spent_bytes): (&[u16], u64),
@@ -277,19 +282,13 @@ fn read_usual_chains<'m>(
     places: &mut Places<'m>,
 ) -> u64 {
     let mut window = map.window(*hint);
-    let bytes = match ring.is_packed() {
-        false => read_chains_in::<true, false>(ring, &mut window, (heads, chains), places, spent_bytes),
-        true => read_chains_in::<true, true>(ring, &mut window, (heads, chains), places, spent_bytes),
-    };
+    let bytes = read_chains_in::<true, PACKED>(ring, &mut window, (heads, chains), places, spent_bytes);
     let done = places.len();
     if done == heads.len() {
         return bytes;
     }
     let rest = (&heads[done..], &mut chains[done..]);
-    let bytes = match ring.is_packed() {
-        false => read_chains_in::<false, false>(ring, &mut window, rest, places, bytes),
-        true => read_chains_in::<false, true>(ring, &mut window, rest, places, bytes),
-    };
+    let bytes = read_chains_in::<false, PACKED>(ring, &mut window, rest, places, bytes);
     *hint = window.hint();
     bytes
 }

@@ -173,7 +173,7 @@ impl Senders {
     /// dropped.
     pub(crate) fn begin(&mut self, ring: RingId, mut queue: TxQueue) -> Option<Arc<Chains>> {
         let (chains_lost, copies_lost) = queue.give_up_taken();
-        let chains = Arc::clone(queue.chains());
+        let chains = Arc::clone(queue.table.chains());
         let sender = self.get_mut(ring.port)?;
         *sender.queues.get_mut(usize::from(ring.queue))? = Some(queue);
         sender.counters.rx_packets += chains_lost;

@@ -9,7 +9,7 @@ use lasthop_ring::{DeviceRing, RingError};
 
 use crate::RingId;
 use crate::bounds::CHAIN_SEGMENTS_MAX;
-use crate::side_table::{Chains, SegmentBuffer, SideTable};
+use crate::side_table::{SegmentBuffer, SideTable};
 use crate::tx::detached::DetachedPool;
 use crate::tx::postponement::Postponement;
 use crate::tx::sender::Fetched;
@@ -88,20 +88,10 @@ impl TxQueue {
         }
     }
 
-    /// The part that other workers read.
-    pub(crate) fn chains(&self) -> &Arc<Chains> {
-        self.table.chains()
-    }
-
     /// Whether chains may be taken from the ring.
     #[inline]
     pub(crate) fn is_ready(&self) -> bool {
         self.error.is_none() && !self.closed && !self.paused
-    }
-
-    /// Whether a visit can take no chain until a waiting one is settled.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.blocked
     }
 
     /// The reason why the last visit dropped the chain at `head`, if it did.
@@ -123,9 +113,7 @@ impl TxQueue {
     pub(crate) fn begin_waiting(&mut self, head: u16, at: RingId) {
         self.waiting += 1;
         self.postponement.forget(head);
-        if self.ring.is_packed() {
-            self.ring.keep_waiting(head);
-        }
+        self.ring.keep_waiting(head);
         if let Some(wait) = self.waits.as_mut().and_then(|waits| waits.get_mut(usize::from(head))) {
             *wait = Wait { copies: wait.copies + 1, at: if wait.copies == 0 { at } else { wait.at } };
         }

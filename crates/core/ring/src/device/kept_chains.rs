@@ -61,7 +61,12 @@ impl KeptChains {
         }
     }
 
-    fn forget(&mut self, id: u16) {
+    /// Whether no chain is kept.
+    pub(super) fn is_empty(&self) -> bool {
+        self.free.len() == self.nodes.len()
+    }
+
+    pub(super) fn forget(&mut self, id: u16) {
         let Some(head) = self.heads.get_mut(usize::from(id)) else { return };
         if !std::mem::take(&mut head.is_valid) {
             return;

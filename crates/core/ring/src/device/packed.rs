@@ -37,6 +37,8 @@ pub(super) struct PackedState {
     found_end: u16,
     /// Number of chains that were found and not taken.
     found: u16,
+    /// Descriptors that were read to find long chains, since the last time that they were charged.
+    long_descriptors: u64,
     /// The fault of the chain behind them.
     fault: Option<RingError>,
     /// Of chains that wait.
@@ -54,6 +56,7 @@ impl PackedState {
             has_long: false,
             found_end: base,
             found: 0,
+            long_descriptors: 0,
             fault: None,
             waiting: None,
             log: None,
@@ -167,6 +170,9 @@ impl PackedState {
     }
 }
 
+/// Descriptors of a chain that its walk charges for anyway.
+const SHORT_CHAIN_DESCRIPTORS: u16 = 64;
+
 /// A chain as it stands in the ring.
 struct FoundChain {
     id: u16,
@@ -220,6 +226,12 @@ impl DeviceRing {
         let place = ledger.where_packed_marked()?;
         if log.recover(&memory).is_none() {
             log.begin(memory.within_two_laps(place.published));
+        }
+        for id in ledger.marked().filter(|id| !log.has(*id)).collect::<Vec<_>>() {
+            // The device died between the two records.
+            let span = ledger.span(id).min(memory.entries());
+            let chain = (0..span).map(|ahead| memory.packed_descriptor(ledger.first(id).wrapping_add(ahead)));
+            log.take(id, chain);
         }
         Ok(Self::take_over_packed(memory, ledger, place, event_idx, Some(log)))
     }
@@ -311,6 +323,8 @@ impl DeviceRing {
                 Err(fault) => packed.fault = Some(fault),
             }
         }
+        // A successor that finds a mark needs the chain's place.
+        order();
         let is_faulty = packed.fault.is_some();
         (packed.found > 0 || !is_faulty).then_some(packed.found + u16::from(is_faulty))
     }
@@ -322,6 +336,13 @@ impl DeviceRing {
         fault.unwrap_or(RingError::IndexJump(0, self.entries()))
     }
 
+    /// Whether the descriptor before `position` was used in its lap and not made available since. False also for one that
+    /// belongs to a chain of several.
+    pub(super) fn is_used_before(&self, position: u16) -> bool {
+        let last = position.wrapping_sub(1);
+        self.memory.packed_word(last).is_used(self.memory.wrap(last))
+    }
+
     pub(super) fn has_fault(&self) -> bool {
         self.packed.as_ref().is_some_and(|packed| packed.fault.is_some())
     }
@@ -330,6 +351,25 @@ impl DeviceRing {
     pub(super) fn is_lap_available(&self) -> bool {
         let last = self.next_avail.wrapping_add(self.entries() - 1);
         self.memory.packed_word(last).is_available(self.memory.wrap(last))
+    }
+
+    /// As [`Self::available_index`], but exact also for a packed ring: the position behind the last available descriptor. For
+    /// diagnosis, since it looks at several lines of the ring.
+    #[must_use]
+    pub fn posted_position(&self) -> u16 {
+        let Some(packed) = &self.packed else { return self.memory.available_index() };
+        // The driver makes descriptors available in order, so those that are end at one place.
+        let is_available = |ahead: u16| {
+            let position = packed.found_end.wrapping_add(ahead);
+            self.memory.packed_word(position).is_available(self.memory.wrap(position))
+        };
+        let under_way = packed.found_end.wrapping_sub(self.next_used);
+        let (mut some, mut none) = (0, self.entries().saturating_sub(under_way));
+        while some < none {
+            let middle = some + (none - some) / 2;
+            if is_available(middle) { some = middle + 1 } else { none = middle }
+        }
+        packed.found_end.wrapping_add(some)
     }
 
     /// The position behind the first `pending` heads, which are all that there are.
@@ -485,6 +525,13 @@ impl DeviceRing {
         self.ledger.set_published(end);
     }
 
+    /// Returns the number of descriptors that were read, since the last call, to find chains that are longer than what is
+    /// charged for when a chain is walked.
+    #[inline]
+    pub fn take_long_descriptors(&mut self) -> u64 {
+        self.packed.as_mut().map_or(0, |packed| std::mem::take(&mut packed.long_descriptors))
+    }
+
     /// Keeps the chain at `head`, which waits, so that it can be postponed even when its descriptor in a packed ring is
     /// overwritten. No effect for a split ring.
     #[cold]
@@ -518,7 +565,7 @@ impl PackedState {
     /// descriptor that is not used is at `next_used`.
     #[inline]
     fn find_usual(&mut self, (memory, ledger): (&RingMemory, &Ledger), next_used: u16, wanted: u16) {
-        if self.has_long || self.fault.is_some() {
+        if self.has_long || self.fault.is_some() || self.waiting.is_some() {
             return;
         }
         let (words, areas, ids) = (memory.packed_words(), ledger.areas(), &mut self.ids[..]);
@@ -551,6 +598,15 @@ impl PackedState {
         ledger.set_first(chain.id, first);
         self.found_end = first.wrapping_add(chain.descriptors);
         self.has_long |= chain.descriptors > 1;
+        if chain.descriptors > SHORT_CHAIN_DESCRIPTORS {
+            self.long_descriptors += u64::from(chain.descriptors);
+        }
+        if let Some(kept) = &mut self.waiting {
+            kept.forget(chain.id);
+            if kept.is_empty() {
+                self.waiting = None;
+            }
+        }
         // Until there is a long chain, all are as they were at the start.
         if self.has_long {
             ledger.set_span(chain.id, chain.descriptors);

@@ -200,6 +200,15 @@ impl PackedDriver {
 
     /// Number of used chains that were not taken back.
     pub(super) fn used_pending(&self, memory: &RingMemory) -> Result<u16, DriverRingError> {
+        self.look_behind_used(memory).map(|(pending, _)| pending)
+    }
+
+    /// The position behind them.
+    pub(super) fn used_end(&self, memory: &RingMemory) -> Result<u16, DriverRingError> {
+        self.look_behind_used(memory).map(|(_, position)| position)
+    }
+
+    fn look_behind_used(&self, memory: &RingMemory) -> Result<(u16, u16), DriverRingError> {
         let (mut position, mut pending) = (self.next_used, 0);
         while pending < self.in_flight
             && let Some((_, _, count)) = self.used_at(memory, position)?
@@ -207,7 +216,7 @@ impl PackedDriver {
             position = position.wrapping_add(count);
             pending += 1;
         }
-        Ok(pending)
+        Ok((pending, position))
     }
 
     /// Takes back the chain that [`Self::next_used`] told.

@@ -24,6 +24,8 @@ const HEAD_BYTES: usize = 32;
 const STATE_BYTES: usize = 32;
 const LINE_BYTES: usize = 64;
 const VERSION: u16 = 1;
+/// In place of an entry.
+const NO_ENTRY: u16 = u16::MAX;
 
 /// Half-words of the head.
 const WORD_VERSION: usize = 4;
@@ -61,7 +63,7 @@ pub struct PackedInflightLog {
     entries: u16,
     /// Number of chains taken.
     count: u64,
-    /// By buffer ID: the entry of a chain's first descriptor.
+    /// By buffer ID: the entry of a chain's first descriptor, or [`NO_ENTRY`].
     heads: Box<[u16]>,
     _pin: Arc<Mapping>,
 }
@@ -87,7 +89,7 @@ impl PackedInflightLog {
         }
         // SAFETY: offset + bytes lies inside the mapping.
         let start = unsafe { mapping.start().add(offset_bytes) }.cast();
-        let heads = vec![0; usize::from(entries)].into();
+        let heads = vec![NO_ENTRY; usize::from(entries)].into();
         Some(Self { start, entries, count: 0, heads, _pin: Arc::clone(mapping) })
     }
 
@@ -178,19 +180,18 @@ impl PackedInflightLog {
             }
             false => old_used,
         };
-        let logged = LoggedChains { used, chains: self.collect() };
-        let spans = logged.chains.iter().map(|(_, num)| u32::from(*num)).sum::<u32>();
+        let chains = self.collect()?;
         // No used descriptor was published there, so only a driver that began anew has overwritten it.
-        let is_known = spans == 0 || memory.packed_word(used).is_available(memory.wrap(used));
-        if spans > u32::from(self.entries) || !is_known {
-            return None;
-        }
-        self.set_used(used, used);
-        Some(logged)
+        let is_known = chains.is_empty() || memory.packed_word(used).is_available(memory.wrap(used));
+        is_known.then(|| {
+            self.set_used(used, used);
+            LoggedChains { used, chains }
+        })
     }
 
-    /// The chains in flight; all other entries become free.
-    fn collect(&mut self) -> Vec<(u16, u16)> {
+    /// The chains in flight; all other entries become free. `None` if they share entries, or have more than there are: each
+    /// entry is looked at once.
+    fn collect(&mut self) -> Option<Vec<(u16, u16)>> {
         let taken = (0..self.entries).filter(|entry| self.is_in_flight(*entry));
         // Read once: sorting panics if values change meanwhile.
         let counter = |entry| self.long_state(entry, STATE_COUNTER).load(Ordering::Relaxed);
@@ -201,20 +202,23 @@ impl PackedInflightLog {
         let mut is_known = vec![false; usize::from(self.entries)];
         let mut chains = Vec::new();
         for (_, head) in taken {
-            let num = self.get_state(head, STATE_NUM).clamp(1, self.entries);
+            let num = self.get_state(head, STATE_NUM).max(1);
             let mut entry = head;
             for _ in 0..num {
-                is_free[usize::from(entry)] = false;
+                if !std::mem::take(&mut is_free[usize::from(entry)]) {
+                    return None;
+                }
                 entry = self.get_state(entry, STATE_NEXT) & (self.entries - 1);
             }
             let id = self.get_state(head, STATE_ID) & (self.entries - 1);
-            if !std::mem::replace(&mut is_known[usize::from(id)], true) {
-                self.heads[usize::from(id)] = head;
-                chains.push((id, num));
+            if std::mem::replace(&mut is_known[usize::from(id)], true) {
+                return None;
             }
+            self.heads[usize::from(id)] = head;
+            chains.push((id, num));
         }
         self.link_free((0..self.entries).filter(|entry| is_free[usize::from(*entry)]).collect());
-        chains
+        Some(chains)
     }
 
     fn link_free(&self, free: Vec<u16>) {
@@ -231,6 +235,7 @@ impl PackedInflightLog {
         self.set(WORD_VERSION, 0);
         order();
         self.count = 0;
+        self.heads.fill(NO_ENTRY);
         (0..self.entries).for_each(|entry| self.set_in_flight(entry, false));
         self.link_free((0..self.entries).collect());
         self.set(WORD_ENTRIES, self.entries);
@@ -266,9 +271,15 @@ impl PackedInflightLog {
         order();
     }
 
+    /// Whether the chain with buffer ID `id` is in flight.
+    pub(crate) fn has(&self, id: u16) -> bool {
+        self.heads.get(usize::from(id)).is_some_and(|head| *head != NO_ENTRY)
+    }
+
     /// Adds a chain to the batch that is about to be published.
     pub(crate) fn link(&mut self, id: u16) {
-        let head = self.heads.get(usize::from(id)).copied().unwrap_or_default();
+        let known = self.heads.get_mut(usize::from(id)).map(|head| std::mem::replace(head, NO_ENTRY));
+        let Some(head) = known.filter(|head| *head != NO_ENTRY) else { return };
         let last = self.get_state(head, STATE_LAST);
         self.set_state(last, STATE_NEXT, self.get(WORD_FREE));
         order();
@@ -394,6 +405,13 @@ mod tests {
             log.begin(0);
             let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
             (6..160).for_each(|index| log.set(index as usize, word(index) % 11 * (word(index) % 3)));
+            if seed % 3 == 0 {
+                // All in flight, and as long as can be: the ends of chains are looked for in each other.
+                for entry in 0..ENTRIES {
+                    log.set_in_flight(entry, true);
+                    log.set_state(entry, STATE_NUM, u16::MAX);
+                }
+            }
             (0..ENTRIES).for_each(|at| memory.set_packed_word(at, PackedWord(u64::from(word(200)) << 48)));
             if let Some(logged) = log.recover(&memory) {
                 assert!(logged.chains.iter().map(|(_, num)| num).sum::<u16>() <= ENTRIES);

@@ -40,7 +40,7 @@ impl World {
     /// in the log.
     fn device(&mut self) -> DeviceRing {
         let memory = || RingMemory::of(self.format, &self.map, u32::from(ENTRIES), addresses()).unwrap();
-        let base = self.driver.used_position().wrapping_add(self.driver.used_pending().unwrap());
+        let base = self.driver.used_end().unwrap();
         let ledger = Ledger::private(self.format, ENTRIES);
         let (mut ring, was_taken) = match self.format {
             RingFormat::Split => {

@@ -120,8 +120,7 @@ impl<D: Device> Protocol<D> {
         }
         if let Some(kept) = session.inflight {
             let file = previous.take_fd(kept.file)?;
-            self.shared.inflight =
-                Some(Inflight::of_kept(kept, &file, (session.offer.rings(), self.shared.format()))?);
+            self.shared.inflight = Some(Inflight::of_kept(kept, &file, session.offer.rings())?);
         }
         let files = session.regions.iter().map(|region| previous.take_fd(region.file));
         let files: Vec<ForeignFd> = files.collect::<Result<_, _>>()?;

@@ -30,7 +30,7 @@ fn the_device_learns_features_without_the_sessions_own() {
 #[test]
 fn features_that_were_not_offered_are_named() {
     let mut host = Host::plain();
-    let acked = features::CSUM | features::RING_PACKED | features::GUEST_UFO;
+    let acked = features::CSUM | features::GUEST_UFO | features::RING_PACKED;
     host.send(request::SET_FEATURES, acked.to_ne_bytes().to_vec(), &[]);
     let end = host.ready().unwrap_err();
     assert!(matches!(end, SessionEnd::Refused(_)));
