@@ -163,7 +163,7 @@ impl World {
         Some(frame)
     }
 
-    fn look(&self, ahead: u16) -> Option<Vec<u8>> {
+    fn look(&mut self, ahead: u16) -> Option<Vec<u8>> {
         if self.tx.pending().unwrap() <= ahead {
             return None;
         }

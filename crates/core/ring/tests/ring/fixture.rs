@@ -5,9 +5,6 @@ use std::sync::Arc;
 use lasthop_guestmem::{Mapping, MemoryMap, Region};
 use lasthop_ring::{DeviceRing, DriverRing, RingAddresses, RingFormat, RingMemory};
 
-/// Both formats.
-pub(crate) const FORMATS: [RingFormat; 2] = [RingFormat::Split, RingFormat::Packed];
-
 /// Guest address of the first byte; it differs from the user address, so that tests notice when code mixes them up.
 pub(crate) const GUEST_ADDR: u64 = 0x10_0000;
 pub(crate) const USER_ADDR: u64 = 0x7000_0000;

@@ -9,7 +9,8 @@ use lasthop_ring::{
     DeviceRing, DriverRing, DriverRingError, Ledger, RingError, RingFormat, RingMemory, death,
 };
 
-use crate::fixture::{AVAILABLE_AT, FORMATS, GUEST_ADDR, addresses, map};
+use crate::FORMATS;
+use crate::fixture::{AVAILABLE_AT, GUEST_ADDR, addresses, map};
 
 const ENTRIES: u16 = 8;
 const START: u16 = 65_531;

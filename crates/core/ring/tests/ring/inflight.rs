@@ -7,7 +7,8 @@ use lasthop_ring::{
     DeviceRing, DriverRing, InflightLog, Ledger, PackedInflightLog, RingFormat, RingMemory, death,
 };
 
-use crate::fixture::{FORMATS, GUEST_ADDR, addresses, map};
+use crate::FORMATS;
+use crate::fixture::{GUEST_ADDR, addresses, map};
 
 const ENTRIES: u16 = 8;
 const START: u16 = 65_533;

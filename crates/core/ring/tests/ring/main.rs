@@ -7,3 +7,8 @@ mod inflight;
 mod model;
 mod packed;
 mod threads;
+
+use lasthop_ring::RingFormat;
+
+/// Both formats.
+const FORMATS: [RingFormat; 2] = [RingFormat::Split, RingFormat::Packed];

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use crate::fixture::{BUFFERS_AT, FORMATS, GUEST_ADDR, MEMORY_BYTES, map, pair_of};
+use crate::FORMATS;
+use crate::fixture::{BUFFERS_AT, GUEST_ADDR, MEMORY_BYTES, map, pair_of};
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, RingFormat, Used, walk, write_table};
 use proptest::prelude::*;

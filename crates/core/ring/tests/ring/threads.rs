@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use crate::fixture::{BUFFERS_AT, FORMATS, GUEST_ADDR, map, pair, pair_of};
+use crate::FORMATS;
+use crate::fixture::{BUFFERS_AT, GUEST_ADDR, map, pair, pair_of};
 use lasthop_ring::{DeviceRing, DriverRing};
 
 const ENTRIES: u16 = 4;
