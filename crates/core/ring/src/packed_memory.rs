@@ -128,6 +128,16 @@ pub(crate) struct EventWish {
 }
 
 impl RingMemory {
+    /// The position, within two laps, at which a packed ring begins that a front end sets to `wire` (see
+    /// [`wire_position`]). Some front ends, like user-mode Linux, set 0 for a fresh ring, although its wrap counter is 1
+    /// (virtio 1.2, 2.8.1). A ring that was used begins there, too, in its second lap; then its first descriptor was used
+    /// in the first one.
+    #[must_use]
+    pub fn packed_base(&self, wire: u16) -> u16 {
+        let was_used = self.packed_word(0).flags() & USED != 0;
+        if wire == 0 && !was_used { 0 } else { position_of_wire(wire, self.entries()) }
+    }
+
     /// The descriptors' second words, for loops.
     #[inline]
     pub(crate) fn packed_words(&self) -> PackedWords<'_> {

@@ -6,7 +6,7 @@ use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{
     DeviceRing, InflightLog, Ledger, LedgerError, PackedInflightLog, RING_ENTRIES_MAX, RingAddresses,
-    RingError, RingFormat, RingMemory, position_of_wire, wire_position,
+    RingError, RingFormat, RingMemory, wire_position,
 };
 
 use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES, RING_PACKED};
@@ -70,7 +70,7 @@ impl Shared {
                 None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
             },
             RingFormat::Packed => {
-                let base = position_of_wire(base, entries);
+                let base = memory.packed_base(base);
                 match self.packed_log(index, entries) {
                     Some(log) => DeviceRing::begin_packed_logged(memory, ledger, log, base, event_idx),
                     None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
@@ -102,9 +102,6 @@ impl Shared {
         kept.unwrap_or_else(|| Ledger::private(self.format(), entries))
     }
 }
-
-/// The wrap counter of a packed ring's first lap, in a position as messages have it.
-const FIRST_LAP: u16 = 1 << 15;
 
 /// Whether the device fills a ring's buffers in the order in which it fetches them: true for receive rings and the
 /// control ring, whose indices are even.
@@ -165,10 +162,7 @@ impl Ring {
         let (false, Some(memory)) = (matches!(self.kick, Kick::NotSet), self.memory(index, shared)?) else {
             return Ok(None);
         };
-        // No base was set for a packed ring: it begins in the first lap.
-        let is_fresh = self.base_format == RingFormat::Split && self.base == 0;
-        let base = if is_fresh && shared.format() == RingFormat::Packed { FIRST_LAP } else { self.base };
-        let (ring, is_taken_over) = shared.begin(index, memory, base);
+        let (ring, is_taken_over) = shared.begin(index, memory, self.base);
         let ring = shared.ordered(index, ring)?;
         Ok(Some(RingStart { is_taken_over, ..self.start_with(ring, shared)? }))
     }

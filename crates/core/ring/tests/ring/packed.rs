@@ -90,6 +90,19 @@ fn positions_on_the_wire_have_the_wrap_counter() {
 }
 
 #[test]
+fn a_fresh_ring_begins_in_its_first_lap_also_without_a_wrap_counter() {
+    let map = map();
+    let memory = || RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
+    assert_eq!([memory().packed_base(0), memory().packed_base(0x8000), memory().packed_base(3)], [0, 0, 11]);
+    put(&map, 0, (BUFFER, 64, 0, LAPS[0]));
+    assert_eq!(memory().packed_base(0), 0, "available in the first lap");
+    put(&map, 0, (BUFFER, 64, 0, LAPS[0] | LAPS[1]));
+    assert_eq!([memory().packed_base(0), memory().packed_base(0x8000)], [8, 0], "used in the first lap");
+    put(&map, 0, (BUFFER, 64, 0, LAPS[1]));
+    assert_eq!(memory().packed_base(0), 8, "available in the second lap");
+}
+
+#[test]
 fn chains_that_cannot_be_are_named() {
     let far = (GUEST_ADDR + MEMORY_BYTES, 64, 0, 0);
     let cases: [(&[Entry], RingError); 5] = [
