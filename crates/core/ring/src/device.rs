@@ -17,6 +17,7 @@ mod used_order;
 pub(crate) use notifications::crossed;
 
 use crate::ledger::{HELD_BACK, order};
+use crate::packed_memory::EventWish;
 use crate::{ChainStart, Descriptor, InflightLog, Ledger, LedgerError, RingError, RingFormat, RingMemory};
 use packed::PackedState;
 use used_order::UsedOrder;
@@ -46,6 +47,8 @@ pub struct DeviceRing {
     signalled_valid: bool,
     /// The driver's available index when it was last signalled at its request.
     signalled_available: u16,
+    /// Its wish at that time; of a packed ring.
+    signalled_wish: Option<EventWish>,
     event_idx: bool,
     /// The driver tells by the available ring's used event which signal it wants: EVENT_IDX of a split ring.
     has_used_event: bool,
@@ -184,6 +187,7 @@ impl DeviceRing {
             signalled: next_used,
             signalled_valid: false,
             signalled_available: base,
+            signalled_wish: None,
             event_idx,
             has_used_event,
             kicks_armed: true,

@@ -129,13 +129,48 @@ pub(crate) struct EventWish {
 
 impl RingMemory {
     /// The position, within two laps, at which a packed ring begins that a front end sets to `wire` (see
-    /// [`wire_position`]). Some front ends, like user-mode Linux, set 0 for a fresh ring, although its wrap counter is 1
-    /// (virtio 1.2, 2.8.1). A ring that was used begins there, too, in its second lap; then its first descriptor was used
-    /// in the first one.
+    /// [`wire_position`]).
+    ///
+    /// A packed ring has no used index from which a front end could tell where a back end that died had come to. QEMU then
+    /// sets the position at which that one had begun. User-mode Linux sets 0 for a fresh ring, although its wrap counter
+    /// is 1 (virtio 1.2, 2.8.1). So the used flags of the descriptors count, if they tell one place:
+    ///
+    /// ```text
+    ///   used flag   [ w w w w|! ! ! ! ! ! ]     w: of this lap      ^ the next descriptor to be used
+    /// ```
     #[must_use]
     pub fn packed_base(&self, wire: u16) -> u16 {
-        let was_used = self.packed_word(0).flags() & USED != 0;
-        if wire == 0 && !was_used { 0 } else { position_of_wire(wire, self.entries()) }
+        let told = position_of_wire(wire, self.entries());
+        match self.used_boundary() {
+            Some(found) if !self.ends_chain(found, told) => found,
+            _ => told,
+        }
+    }
+
+    /// The position of the next descriptor to be used, if the used flags tell one. Of chains of several descriptors only the
+    /// first has such a flag.
+    fn used_boundary(&self) -> Option<u16> {
+        let is_flagged = |slot| self.packed_word(slot).flags() & USED != 0;
+        let mut changes = (1..self.entries()).filter(|slot| is_flagged(*slot) != is_flagged(slot - 1));
+        let (first, change, another) = (is_flagged(0), changes.next(), changes.next());
+        let lap = |wrap| if wrap { 0 } else { self.entries() };
+        match (change, another) {
+            (None, _) => Some(lap(!first)),
+            (Some(slot), None) => Some(slot | lap(first)),
+            (Some(_), Some(_)) => None,
+        }
+    }
+
+    /// Whether the descriptors from `found` to before `told` are the rest of a chain, the first of which stands before them.
+    fn ends_chain(&self, found: u16, told: u16) -> bool {
+        let count = self.within_two_laps(told.wrapping_sub(found));
+        let is_rest = |ahead: u16| {
+            let position = found.wrapping_add(ahead);
+            let word = self.packed_word(position);
+            let leads_on = word.flags() & DESC_NEXT != 0;
+            word.is_available(self.wrap(position)) && leads_on == (ahead + 1 < count)
+        };
+        count <= self.entries() && (0..count).all(is_rest)
     }
 
     /// The descriptors' second words, for loops.

@@ -52,6 +52,7 @@ impl DeviceRing {
         let is_wanted = self.wants_signal_for(new, old);
         if is_wanted {
             self.signalled_available = self.available_index();
+            self.signalled_wish = self.is_packed.then(|| self.memory.driver_event());
         }
         is_wanted
     }
@@ -87,7 +88,7 @@ impl DeviceRing {
 
     /// Whether the driver has taken all chains, as far as it tells: it wants a signal for the next one, or has made every
     /// descriptor available again. An old event index of a split ring looks like that once in 65536 chains. In a packed ring
-    /// it would once in two laps, so the last used descriptor must also be available again.
+    /// it would once in two laps, so one for which the driver was signalled does not count.
     #[must_use]
     pub fn is_drained(&self) -> bool {
         !self.has_unpublished() && (self.is_awaited() || self.is_full())
@@ -100,8 +101,8 @@ impl DeviceRing {
             // Linux writes an event index of 0 where it wants no signal.
             (true, false) => self.next_used != 0 && self.memory.used_event() == self.next_used,
             (true, true) => {
-                let is_next = self.memory.is_awaited(self.memory.driver_event(), self.next_used);
-                is_next && !self.is_used_before(self.next_used)
+                let wish = self.memory.driver_event();
+                self.memory.is_awaited(wish, self.next_used) && self.signalled_wish != Some(wish)
             }
         }
     }

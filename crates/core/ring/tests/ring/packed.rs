@@ -90,16 +90,56 @@ fn positions_on_the_wire_have_the_wrap_counter() {
 }
 
 #[test]
-fn a_fresh_ring_begins_in_its_first_lap_also_without_a_wrap_counter() {
-    let map = map();
-    let memory = || RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
-    assert_eq!([memory().packed_base(0), memory().packed_base(0x8000), memory().packed_base(3)], [0, 0, 11]);
-    put(&map, 0, (BUFFER, 64, 0, LAPS[0]));
-    assert_eq!(memory().packed_base(0), 0, "available in the first lap");
-    put(&map, 0, (BUFFER, 64, 0, LAPS[0] | LAPS[1]));
-    assert_eq!([memory().packed_base(0), memory().packed_base(0x8000)], [8, 0], "used in the first lap");
-    put(&map, 0, (BUFFER, 64, 0, LAPS[1]));
-    assert_eq!(memory().packed_base(0), 8, "available in the second lap");
+fn a_ring_begins_where_its_descriptors_were_used_up_to_whatever_a_front_end_tells() {
+    for at in [0, 5, 8, 13, 16, 21] {
+        let map = map();
+        let (mut driver, mut device) = pair_of(RingFormat::Packed, &map, ENTRIES, true, 0);
+        let memory = || RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
+        assert_eq!([memory().packed_base(0), memory().packed_base(0x8000)], [0, 0], "fresh");
+        for _ in 0..at {
+            driver.add(&[(BUFFER, 1)], &[], 0).unwrap();
+            driver.publish();
+            assert_eq!(device.pending(), Ok(1));
+            let head = device.head(0).unwrap();
+            device.take(1);
+            device.complete(head, 0);
+            device.publish();
+            driver.take_used().unwrap().unwrap();
+        }
+        for posted in 0..3 {
+            for wire in [0x8000, 0, 3, wire_position(at, ENTRIES)] {
+                // One descriptor further could be the end of a chain of two.
+                if position_of_wire(wire, ENTRIES) != (at + 1) % 16 || posted == 0 {
+                    assert_eq!(memory().packed_base(wire), at % 16, "{at} {posted} {wire:#x}");
+                }
+            }
+            driver.add(&[(BUFFER, 1)], &[], 0).unwrap();
+            driver.publish();
+        }
+    }
+}
+
+#[test]
+fn a_ring_begins_behind_the_rest_of_a_chain() {
+    for (count, before) in [(2, 0), (3, 0), (3, 7), (3, 1)] {
+        let map = map();
+        let (mut driver, mut device) = pair_of(RingFormat::Packed, &map, ENTRIES, true, 0);
+        let mut use_chain = |count| {
+            driver.add(&vec![(BUFFER, 1); count], &[], 0).unwrap();
+            driver.publish();
+            assert_eq!(device.pending(), Ok(1));
+            let head = device.head(0).unwrap();
+            device.take(1);
+            device.complete(head, 0);
+            device.publish();
+            driver.take_used().unwrap().unwrap();
+        };
+        (0..before).for_each(|_| use_chain(1));
+        use_chain(count);
+        let memory = RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
+        let end = before + count as u16;
+        assert_eq!(memory.packed_base(wire_position(end, ENTRIES)), end % 16, "{count} {before}");
+    }
 }
 
 #[test]
