@@ -9,7 +9,7 @@
 //!   publish:  after it: not in flight, and old_.. = ..
 //! ```
 //!
-//! What differs from `old_` was about to be published. The ring itself tells whether it was.
+//! A device that died between the two had chains that it was about to publish. The ring itself tells whether it did.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
