@@ -496,8 +496,12 @@ impl DriverRing {
         self.publish();
     }
 
-    /// For tests of back ends: stores only the available index of a split ring.
+    /// For tests of back ends: stores only the available index. A packed ring has none, so it publishes a descriptor with a
+    /// buffer ID that no ring has.
     pub fn set_raw_index(&mut self, index: u16) {
+        if let Some(packed) = &mut self.packed {
+            return packed.publish_raw(&self.memory, u16::MAX);
+        }
         self.memory.set_available_index(index);
     }
 }
