@@ -7,7 +7,7 @@ use crate::sync::{Mutex, MutexGuard};
 
 /// Tasks `T` for a worker `W`, in the order in which they were given. Tasks are rare, so a lock for each is cheap enough.
 ///
-/// A worker without a thread is parked here; then whoever gives a task runs it.
+/// A worker without a thread is parked here; then the thread that gives a task runs it.
 pub(crate) struct TaskQueue<W, T> {
     tasks: Mutex<VecDeque<T>>,
     parked: Mutex<Option<Box<W>>>,

@@ -40,10 +40,7 @@ pub fn walk(
     hint: &mut u16,
     segment: impl FnMut(Segment, bool) -> bool,
 ) -> Result<bool, RingError> {
-    match ring.is_packed() {
-        false => walk_in::<false>(ring, map, head, direction, hint, segment),
-        true => walk_packed(ring, map, ring.chain_start(head), direction, hint, segment),
-    }
+    walk_from(ring, map, ring.chain_start(head), direction, hint, segment)
 }
 
 /// As [`walk`], for code that is apart for rings that are packed or not, and not for chains that were postponed.
@@ -63,9 +60,9 @@ pub fn walk_in<const PACKED: bool>(
     walk_chain::<PACKED>(ring, map, start, direction, hint, segment)
 }
 
-/// Walks the chain that begins with `start`, which the caller has read. Each descriptor's address, length and direction are
-/// read once, checked and translated. `segment` is called with every non-empty piece and whether the device writes to it; it ends the walk by
-/// returning false. Returns whether the walk reached the end of the chain.
+/// Walks the chain that begins with `start`, which the caller has read. Each descriptor's address, length and direction
+/// are read once, checked and translated. `segment` is called with every non-empty piece and whether the device writes
+/// to it; it ends the walk by returning false. Returns whether the walk reached the end of the chain.
 ///
 /// `hint` is the region of the last translation.
 ///

@@ -635,7 +635,7 @@ impl DeviceRing {
     pub fn complete(&mut self, head: u16, written_bytes: u32) {
         match self.is_packed {
             false => self.complete_split(head, written_bytes),
-            true => self.complete_one_packed(head, written_bytes),
+            true => self.complete_packed(head, written_bytes),
         }
     }
 

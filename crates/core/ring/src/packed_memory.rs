@@ -20,6 +20,8 @@ use crate::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, RingMemory};
 const AVAIL: u16 = 1 << 7;
 /// Flag of a descriptor: different from [`AVAIL`] when it is available, equal when it is used.
 const USED: u16 = 1 << 15;
+/// The wrap counter in a position as messages and event suppression have it.
+pub(crate) const WRAP: u16 = 1 << 15;
 /// Notifications are wanted.
 pub(crate) const EVENT_ENABLE: u16 = 0;
 /// Notifications are not wanted.
@@ -219,6 +221,15 @@ impl RingMemory {
         Descriptor { addr, len: rest.len_bytes(), flags, next }
     }
 
+    /// The `count` descriptors from `first` on.
+    pub(crate) fn packed_chain(
+        &self,
+        first: u16,
+        count: u16,
+    ) -> impl ExactSizeIterator<Item = Descriptor> + '_ {
+        (0..count.min(self.entries())).map(move |ahead| self.packed_descriptor(first.wrapping_add(ahead)))
+    }
+
     #[inline]
     fn event(&self, is_device: bool) -> EventWish {
         let word = u32::from_le(self.event_word(is_device).load(Ordering::Relaxed));
@@ -239,10 +250,8 @@ impl RingMemory {
 
     #[inline]
     fn set_event(&self, is_device: bool, position: u16, flags: u16) {
-        let wrap = if self.wrap(position) { 1 << 15 } else { 0 };
-        let at = position & (self.entries() - 1) | wrap;
         // One store, so the other side never sees the flags with another position.
-        let word = u32::from(at) | u32::from(flags) << 16;
+        let word = u32::from(wire_position(position, self.entries())) | u32::from(flags) << 16;
         self.event_word(is_device).store(word.to_le(), Ordering::Relaxed);
     }
 
@@ -260,13 +269,11 @@ impl RingMemory {
     /// position beyond the ring is in none.
     #[inline]
     pub(crate) fn is_passed(&self, wish: EventWish, new: u16, old: u16) -> bool {
-        let (index, wrap) = (wish.at & !(1 << 15), wish.at >> 15 != 0);
-        if index >= self.entries() {
+        if wish.at & !WRAP >= self.entries() {
             return false;
         }
-        let position = index | if wrap { 0 } else { self.entries() };
-        let two_laps = 2 * self.entries() - 1;
-        new.wrapping_sub(position).wrapping_sub(1) & two_laps < new.wrapping_sub(old)
+        let position = position_of_wire(wish.at, self.entries());
+        self.within_two_laps(new.wrapping_sub(position).wrapping_sub(1)) < new.wrapping_sub(old)
     }
 
     /// Whether `wish` is for a notification about the descriptors from `old` to before `new`.
@@ -295,13 +302,13 @@ impl RingMemory {
 /// vring base"): the descriptor's index, and the wrap counter as the highest bit.
 #[must_use]
 pub fn wire_position(position: u16, entries: u16) -> u16 {
-    let wrap = if position & entries == 0 { 1 << 15 } else { 0 };
+    let wrap = if position & entries == 0 { WRAP } else { 0 };
     position & (entries - 1) | wrap
 }
 
 /// The reverse of [`wire_position`]: a position within two laps. An index beyond the ring is taken modulo its size.
 #[must_use]
 pub fn position_of_wire(wire: u16, entries: u16) -> u16 {
-    let lap = if wire >> 15 == 0 { entries } else { 0 };
+    let lap = if wire & WRAP == 0 { entries } else { 0 };
     wire & (entries - 1) | lap
 }

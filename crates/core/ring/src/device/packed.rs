@@ -229,9 +229,7 @@ impl DeviceRing {
         }
         for id in ledger.marked().filter(|id| !log.has(*id)).collect::<Vec<_>>() {
             // The device died between the two records.
-            let span = ledger.span(id).min(memory.entries());
-            let chain = (0..span).map(|ahead| memory.packed_descriptor(ledger.first(id).wrapping_add(ahead)));
-            log.take(id, chain);
+            log.take(id, memory.packed_chain(ledger.first(id), ledger.span(id)));
         }
         Ok(Self::take_over_packed(memory, ledger, place, event_idx, Some(log)))
     }
@@ -402,12 +400,6 @@ impl DeviceRing {
 
     /// As [`Self::complete`].
     #[inline(never)]
-    pub(super) fn complete_one_packed(&mut self, id: u16, written_bytes: u32) {
-        self.complete_packed(id, written_bytes);
-    }
-
-    /// As [`Self::complete`], for loops.
-    #[inline]
     pub(super) fn complete_packed(&mut self, id: u16, written_bytes: u32) {
         let word = used_word(self.memory.wrap(self.next_used), id, written_bytes);
         self.ledger.areas().set_used_word(self.next_used, word);
@@ -417,7 +409,7 @@ impl DeviceRing {
     /// As [`Self::complete_all`].
     #[inline(never)]
     pub(super) fn complete_all_packed(&mut self, filled: impl Iterator<Item = (u16, u32)>) {
-        if self.packed.as_ref().is_some_and(|packed| packed.has_long) {
+        if self.has_long() {
             return filled.for_each(|(id, written_bytes)| self.complete_packed(id, written_bytes));
         }
         let (areas, mut position) = (self.ledger.areas(), self.next_used);
@@ -431,12 +423,8 @@ impl DeviceRing {
     /// As [`Self::complete_marked_all`].
     #[inline(never)]
     pub(super) fn complete_marked_packed(&mut self, ids: impl Iterator<Item = u16>) {
-        if self.packed.as_ref().is_some_and(|packed| packed.has_long) {
-            for id in ids {
-                self.complete_packed(id, 0);
-                order();
-                self.ledger.set_mark(id, 0);
-            }
+        if self.has_long() {
+            ids.for_each(|id| self.use_marked(id));
         } else {
             let (areas, mut position) = (self.ledger.areas(), self.next_used);
             for id in ids {
@@ -452,12 +440,15 @@ impl DeviceRing {
         }
     }
 
+    /// Whether a chain of more than one descriptor was found.
+    #[inline]
+    fn has_long(&self) -> bool {
+        self.packed.as_ref().is_some_and(|packed| packed.has_long)
+    }
+
     #[inline]
     fn span(&self, id: u16) -> u16 {
-        match &self.packed {
-            Some(packed) if packed.has_long => self.ledger.span(id),
-            _ => 1,
-        }
+        if self.has_long() { self.ledger.span(id) } else { 1 }
     }
 
     /// As [`Self::publish_up_to`].
@@ -492,9 +483,7 @@ impl DeviceRing {
         let Some(packed) = &mut self.packed else { return };
         let Some(log) = &mut packed.log else { return };
         for id in ids {
-            let (first, span) = (self.ledger.first(*id), self.ledger.span(*id).min(self.memory.entries()));
-            let chain = (0..span).map(|ahead| self.memory.packed_descriptor(first.wrapping_add(ahead)));
-            log.take(*id, chain);
+            log.take(*id, self.memory.packed_chain(self.ledger.first(*id), self.ledger.span(*id)));
         }
     }
 
@@ -503,7 +492,7 @@ impl DeviceRing {
         self.ledger.set_filled(end);
         order();
         let (used, words) = (self.ledger.areas(), self.memory.packed_words());
-        let has_long = self.packed.as_ref().is_some_and(|packed| packed.has_long);
+        let has_long = self.has_long();
         let mut position = first;
         while position != end {
             let word = used.used_word(position);
@@ -540,13 +529,11 @@ impl DeviceRing {
         let first = self.ledger.first(head);
         let is_intact = first.wrapping_sub(self.published) < self.memory.entries();
         if is_intact {
-            let span = if packed.has_long { self.ledger.span(head) } else { 1 };
-            let chain = (0..span.min(self.memory.entries())).map(|ahead| {
-                let Descriptor { addr, len, flags, next } =
-                    self.memory.packed_descriptor(first.wrapping_add(ahead));
+            let span = self.ledger.span(head);
+            let chain = self.memory.packed_chain(first, span).enumerate().map(|(ahead, descriptor)| {
                 // The links are those of the chain when it was found.
-                let link = if ahead + 1 < span { DESC_NEXT } else { 0 };
-                Descriptor { addr, len, flags: flags & !DESC_NEXT | link, next }
+                let link = if ahead + 1 < usize::from(span) { DESC_NEXT } else { 0 };
+                Descriptor { flags: descriptor.flags & !DESC_NEXT | link, ..descriptor }
             });
             packed.keep(&self.ledger, (head, first), chain);
         }

@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use lasthop_guestmem::Mapping;
 
 use crate::ledger::order;
-use crate::{Descriptor, PACKED_ENTRIES_MAX, RingMemory, death};
+use crate::packed_memory::WRAP;
+use crate::{Descriptor, PACKED_ENTRIES_MAX, RingMemory, death, position_of_wire, wire_position};
 
 const HEAD_BYTES: usize = 32;
 const STATE_BYTES: usize = 32;
@@ -138,14 +139,6 @@ impl PackedInflightLog {
         self.set_state(entry, STATE_INFLIGHT, u16::from_ne_bytes([u8::from(is_in_flight), 0]));
     }
 
-    fn position(&self, index: u16, wrap: u8) -> u16 {
-        index & (self.entries - 1) | if wrap == 0 { self.entries } else { 0 }
-    }
-
-    fn wrap(&self, position: u16) -> u8 {
-        u8::from(position & self.entries == 0)
-    }
-
     fn used_words(&self) -> &AtomicU64 {
         // SAFETY: the head has these 8 bytes at byte 16, and it begins at a multiple of 8.
         unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORD_USED).cast()) }
@@ -154,13 +147,18 @@ impl PackedInflightLog {
     /// Positions of the next used descriptor, and of the next one that was published before.
     fn used(&self) -> (u16, u16) {
         let [a, b, c, d, wrap, old_wrap, ..] = self.used_words().load(Ordering::Relaxed).to_ne_bytes();
-        let [used, old_used] = [[a, b], [c, d]].map(u16::from_ne_bytes);
-        (self.position(used, wrap), self.position(old_used, old_wrap))
+        let position = |index, wrap: u8| {
+            let wrap = if wrap == 0 { 0 } else { WRAP };
+            position_of_wire(u16::from_ne_bytes(index) & !WRAP | wrap, self.entries)
+        };
+        (position([a, b], wrap), position([c, d], old_wrap))
     }
 
     fn set_used(&self, used: u16, old_used: u16) {
-        let [[a, b], [c, d]] = [used, old_used].map(|position| (position & (self.entries - 1)).to_ne_bytes());
-        let bytes = [a, b, c, d, self.wrap(used), self.wrap(old_used), 0, 0];
+        let [used, old_used] = [used, old_used].map(|position| wire_position(position, self.entries));
+        let [[a, b], [c, d]] = [used, old_used].map(|wire| (wire & !WRAP).to_ne_bytes());
+        let [wrap, old_wrap] = [used, old_used].map(|wire| u8::from(wire & WRAP != 0));
+        let bytes = [a, b, c, d, wrap, old_wrap, 0, 0];
         death::may_come();
         self.used_words().store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
     }

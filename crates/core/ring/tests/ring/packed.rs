@@ -2,7 +2,7 @@
 
 use lasthop_guestmem::{MemoryMap, Segment};
 use lasthop_ring::{
-    BufferAccess, CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing,
+    BufferAccess, CHAIN_DESCRIPTORS_MAX, DESC_INDIRECT, DESC_NEXT, DESC_WRITE, DeviceRing, DriverRing,
     PACKED_ENTRIES_MAX, RingAddresses, RingError, RingFormat, RingMemory, position_of_wire, walk,
     wire_position,
 };
@@ -57,6 +57,18 @@ fn walk_of(
     (result, lens)
 }
 
+/// Both sides use a chain of `count` descriptors.
+fn use_chain(driver: &mut DriverRing, device: &mut DeviceRing, count: usize) {
+    driver.add(&vec![(BUFFER, 1); count], &[], 0).unwrap();
+    driver.publish();
+    assert_eq!(device.pending(), Ok(1));
+    let head = device.head(0).unwrap();
+    device.take(1);
+    device.complete(head, 0);
+    device.publish();
+    driver.take_used().unwrap().unwrap();
+}
+
 #[test]
 fn sizes_and_areas_are_those_of_a_packed_ring() {
     let map = MemoryMap::new(vec![region(GUEST_ADDR, USER_ADDR, 2 << 20)]).unwrap();
@@ -96,16 +108,7 @@ fn a_ring_begins_where_its_descriptors_were_used_up_to_whatever_a_front_end_tell
         let (mut driver, mut device) = pair_of(RingFormat::Packed, &map, ENTRIES, true, 0);
         let memory = || RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
         assert_eq!([memory().packed_base(0), memory().packed_base(0x8000)], [0, 0], "fresh");
-        for _ in 0..at {
-            driver.add(&[(BUFFER, 1)], &[], 0).unwrap();
-            driver.publish();
-            assert_eq!(device.pending(), Ok(1));
-            let head = device.head(0).unwrap();
-            device.take(1);
-            device.complete(head, 0);
-            device.publish();
-            driver.take_used().unwrap().unwrap();
-        }
+        (0..at).for_each(|_| use_chain(&mut driver, &mut device, 1));
         for posted in 0..3 {
             for wire in [0x8000, 0, 3, wire_position(at, ENTRIES)] {
                 // One descriptor further could be the end of a chain of two.
@@ -124,18 +127,8 @@ fn a_ring_begins_behind_the_rest_of_a_chain() {
     for (count, before) in [(2, 0), (3, 0), (3, 7), (3, 1)] {
         let map = map();
         let (mut driver, mut device) = pair_of(RingFormat::Packed, &map, ENTRIES, true, 0);
-        let mut use_chain = |count| {
-            driver.add(&vec![(BUFFER, 1); count], &[], 0).unwrap();
-            driver.publish();
-            assert_eq!(device.pending(), Ok(1));
-            let head = device.head(0).unwrap();
-            device.take(1);
-            device.complete(head, 0);
-            device.publish();
-            driver.take_used().unwrap().unwrap();
-        };
-        (0..before).for_each(|_| use_chain(1));
-        use_chain(count);
+        (0..before).for_each(|_| use_chain(&mut driver, &mut device, 1));
+        use_chain(&mut driver, &mut device, count);
         let memory = RingMemory::of(RingFormat::Packed, &map, u32::from(ENTRIES), addresses()).unwrap();
         let end = before + count as u16;
         assert_eq!(memory.packed_base(wire_position(end, ENTRIES)), end % 16, "{count} {before}");
@@ -241,15 +234,8 @@ fn a_wish_for_a_signal_beyond_the_ring_is_for_none() {
     let map = map();
     let (mut driver, mut device) = pair_of(RingFormat::Packed, &map, ENTRIES, true, 0);
     let mut use_one = |wish: [u8; 4]| {
-        driver.add(&[(BUFFER, 1)], &[], 0).unwrap();
-        driver.publish();
         map.write(Segment { offset: AVAILABLE_AT, len: 4, region: 0 }, 0, &wish).unwrap();
-        assert_eq!(device.pending(), Ok(1));
-        let head = device.head(0).unwrap();
-        device.take(1);
-        device.complete(head, 0);
-        device.publish();
-        driver.take_used().unwrap().unwrap();
+        use_chain(&mut driver, &mut device, 1);
         device.needs_signal()
     };
     assert!(use_one([0, 0, 1, 0]), "the first one is always signalled");

@@ -247,7 +247,7 @@ fn a_ring_that_moves_loses_no_chain_and_counts_each_once() {
     });
 }
 
-/// As before, while the new home's thread takes its worker: the ring is adopted by whoever has it.
+/// As before, while the new home's thread takes its worker: the thread that has the worker adopts the ring.
 #[test]
 fn a_ring_finds_a_worker_whose_thread_begins() {
     bounded().check(|| {
