@@ -84,6 +84,10 @@ pub struct Ledger {
     _pin: Pin,
 }
 
+/// Areas behind the first words.
+const AREA_MARKS: usize = 0;
+const AREA_POSTPONED: usize = 1;
+
 /// Words of a descriptor.
 const DESCRIPTOR_WORDS: usize = 8;
 
@@ -100,32 +104,33 @@ unsafe impl Send for Ledger {}
 // SAFETY: as above.
 unsafe impl Sync for Ledger {}
 
-/// The marks of a ledger, by head.
+/// An area of a ledger with a word for each entry, as a value: a loop that writes it need not reload its address after each
+/// store.
 #[derive(Clone, Copy)]
-pub(crate) struct Marks<'a> {
+pub(crate) struct EntryWords<'a> {
     start: NonNull<u16>,
     /// Number of entries less one.
     last: u16,
     ledger: PhantomData<&'a Ledger>,
 }
 
-impl Marks<'_> {
+impl EntryWords<'_> {
     #[inline(always)]
-    fn word(&self, head: u16) -> &AtomicU16 {
-        // SAFETY: behind its first words the ledger, which is borrowed and pins its memory, has a word for each entry, of which there are
-        // a power of two. All accesses are atomic.
-        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(HEAD_WORDS + usize::from(head & self.last))) }
+    fn word(&self, entry: u16) -> &AtomicU16 {
+        // SAFETY: the area, which is the ledger's, has a word for each entry, of which there are a power of two. The ledger is
+        // borrowed and pins its memory. All accesses are atomic.
+        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(usize::from(entry & self.last))) }
     }
 
     #[inline(always)]
-    pub(crate) fn get(&self, head: u16) -> u16 {
-        self.word(head).load(Ordering::Relaxed)
+    pub(crate) fn get(&self, entry: u16) -> u16 {
+        self.word(entry).load(Ordering::Relaxed)
     }
 
     #[inline(always)]
-    pub(crate) fn set(&self, head: u16, left: u16) {
+    pub(crate) fn set(&self, entry: u16, value: u16) {
         death::may_come();
-        self.word(head).store(left, Ordering::Relaxed);
+        self.word(entry).store(value, Ordering::Relaxed);
     }
 }
 
@@ -199,8 +204,22 @@ impl Ledger {
 
     /// The marks as a value, so that a loop that writes them need not reload their address after each store.
     #[inline(always)]
-    pub(crate) fn marks(&self) -> Marks<'_> {
-        Marks { start: self.start, last: self.entries - 1, ledger: PhantomData }
+    pub(crate) fn marks(&self) -> EntryWords<'_> {
+        self.entry_words(AREA_MARKS)
+    }
+
+    /// Words before area number `area` of those with one word for each entry.
+    #[inline(always)]
+    fn area(&self, area: usize) -> usize {
+        HEAD_WORDS + area * usize::from(self.entries)
+    }
+
+    #[inline(always)]
+    fn entry_words(&self, area: usize) -> EntryWords<'_> {
+        debug_assert!(self.area(area + 1) <= Self::words(self.format, self.entries));
+        // SAFETY: as asserted, the area is the ledger's.
+        let start = unsafe { self.start.add(self.area(area)) };
+        EntryWords { start, last: self.entries - 1, ledger: PhantomData }
     }
 
     fn get(&self, index: usize) -> u16 {
@@ -319,7 +338,7 @@ impl Ledger {
     }
 
     fn postponed_word(&self, place: usize) -> usize {
-        HEAD_WORDS + usize::from(self.entries) + place
+        self.area(AREA_POSTPONED) + place
     }
 
     /// Resumes the next `count` postponed chains: outputs of them may be done from now on.

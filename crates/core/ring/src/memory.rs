@@ -247,6 +247,12 @@ impl RingMemory {
         unsafe { AtomicU32::from_ptr(area.as_ptr().cast()) }
     }
 
+    /// The table's words, two for each entry, for as long as this ring is borrowed.
+    #[inline]
+    pub(crate) fn descriptors(&self) -> NonNull<u64> {
+        self.descriptors.cast()
+    }
+
     /// Half `half` (0 or 1) of a descriptor. Two words, since the compiler turns a volatile read of 16 bytes into 16
     /// reads.
     #[inline]

@@ -178,8 +178,7 @@ impl RingMemory {
     /// The descriptors' second words, for loops.
     #[inline]
     pub(crate) fn packed_words(&self) -> PackedWords<'_> {
-        let descriptors = NonNull::from(self.descriptor_word(0, 0)).cast();
-        PackedWords { descriptors, last: self.entries() - 1, ring: PhantomData }
+        PackedWords { descriptors: self.descriptors(), last: self.entries() - 1, ring: PhantomData }
     }
 
     /// The wrap counter of a position.

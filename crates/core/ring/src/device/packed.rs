@@ -431,7 +431,7 @@ impl DeviceRing {
                 areas.set_used_word(position, used_word(self.memory.wrap(position), id, 0));
                 position = position.wrapping_add(1);
                 order();
-                areas.set_mark(id, 0);
+                areas.marks.set(id, 0);
             }
             self.next_used = position;
         }
@@ -564,12 +564,12 @@ impl PackedState {
             let is_usual = word.is_available_alone(memory.wrap(end))
                 && usize::from(id) <= last
                 && usize::from(end.wrapping_sub(next_used)) <= last
-                && areas.mark(id) == 0;
+                && areas.marks.get(id) == 0;
             if !is_usual {
                 break;
             }
             ids[usize::from(end) & last] = id;
-            areas.set_first(id, end);
+            areas.firsts.set(id, end);
             end = end.wrapping_add(1);
             left -= 1;
         }

@@ -17,65 +17,48 @@
 //!
 //! All positions count descriptors.
 
-use std::marker::PhantomData;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{
-    DESCRIPTOR_WORDS, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED, WORD_POSTPONED_END,
-    WORD_PUBLISHED, WORD_TAKEN,
+    DESCRIPTOR_WORDS, EntryWords, HEAD_WORDS, Ledger, LedgerError, WORD_FILLED, WORD_POSTPONED,
+    WORD_POSTPONED_END, WORD_PUBLISHED, WORD_TAKEN,
 };
 use crate::packed_memory::PackedWord;
 use crate::{DESC_NEXT, Descriptor, RingFormat, death};
 
+/// Areas with one word for each entry, behind those of a split ring, and their number.
+const AREA_SPANS: usize = 2;
+const AREA_FIRSTS: usize = 3;
+const AREAS: usize = 4;
+
 /// The areas of a packed ring's ledger that its loops use, as a value: after a store they need not reload their addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct PackedAreas<'a> {
-    marks: NonNull<u16>,
-    firsts: NonNull<u16>,
+    pub(crate) marks: EntryWords<'a>,
+    pub(crate) firsts: EntryWords<'a>,
     used: NonNull<u64>,
     /// Number of entries less one.
     last: u16,
-    ledger: PhantomData<&'a Ledger>,
 }
 
 impl PackedAreas<'_> {
     #[inline(always)]
-    pub(crate) fn mark(&self, id: u16) -> u16 {
-        // SAFETY: the area, which the borrowed ledger pins, has a word for each entry, of which there are a power of two.
-        unsafe { AtomicU16::from_ptr(self.marks.as_ptr().add(usize::from(id & self.last))) }
-            .load(Ordering::Relaxed)
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_mark(&self, id: u16, left: u16) {
-        death::may_come();
-        // SAFETY: as in `mark`.
-        unsafe { AtomicU16::from_ptr(self.marks.as_ptr().add(usize::from(id & self.last))) }
-            .store(left, Ordering::Relaxed);
-    }
-
-    #[inline(always)]
-    pub(crate) fn set_first(&self, id: u16, position: u16) {
-        death::may_come();
-        // SAFETY: as in `mark`.
-        unsafe { AtomicU16::from_ptr(self.firsts.as_ptr().add(usize::from(id & self.last))) }
-            .store(position, Ordering::Relaxed);
+    fn word(&self, position: u16) -> &AtomicU64 {
+        // SAFETY: the area, which is the ledger's, has a double word for each entry, of which there are a power of two, at a
+        // multiple of 8 bytes. The ledger is borrowed and pins its memory. All accesses are atomic.
+        unsafe { AtomicU64::from_ptr(self.used.as_ptr().add(usize::from(position & self.last))) }
     }
 
     #[inline(always)]
     pub(crate) fn used_word(&self, position: u16) -> PackedWord {
-        // SAFETY: as in `mark`; the area has a double word for each entry, at a multiple of 8 bytes.
-        let word = unsafe { AtomicU64::from_ptr(self.used.as_ptr().add(usize::from(position & self.last))) };
-        PackedWord(word.load(Ordering::Relaxed))
+        PackedWord(self.word(position).load(Ordering::Relaxed))
     }
 
     #[inline(always)]
     pub(crate) fn set_used_word(&self, position: u16, value: PackedWord) {
         death::may_come();
-        // SAFETY: as in `used_word`.
-        let word = unsafe { AtomicU64::from_ptr(self.used.as_ptr().add(usize::from(position & self.last))) };
-        word.store(value.0, Ordering::Relaxed);
+        self.word(position).store(value.0, Ordering::Relaxed);
     }
 }
 
@@ -93,18 +76,7 @@ pub(crate) struct PackedPlace {
 impl Ledger {
     /// Words of a packed ring's ledger before the postponed chains.
     pub(super) fn packed_words(entries: usize) -> usize {
-        HEAD_WORDS + (4 + size_of::<PackedWord>() / 2) * entries
-    }
-
-    /// Words before area number `area` of those with one word for each entry.
-    #[inline]
-    fn area(&self, area: usize) -> usize {
-        HEAD_WORDS + area * usize::from(self.entries)
-    }
-
-    #[inline]
-    fn slot(&self, position: u16) -> usize {
-        usize::from(position & (self.entries - 1))
+        HEAD_WORDS + (AREAS + size_of::<PackedWord>() / 2) * entries
     }
 
     /// The areas for loops.
@@ -112,23 +84,22 @@ impl Ledger {
     pub(crate) fn areas(&self) -> PackedAreas<'_> {
         debug_assert_eq!(self.format, RingFormat::Packed);
         PackedAreas {
-            marks: NonNull::from(self.word(self.area(0))).cast(),
-            firsts: NonNull::from(self.word(self.area(3))).cast(),
-            used: NonNull::from(self.double_word(0)).cast(),
+            marks: self.marks(),
+            firsts: self.entry_words(AREA_FIRSTS),
+            used: self.double_words(),
             last: self.entries - 1,
-            ledger: PhantomData,
         }
     }
 
     /// Number of descriptors of the chain with this buffer ID.
     #[inline]
     pub(crate) fn span(&self, id: u16) -> u16 {
-        self.get(self.area(2) + self.slot(id))
+        self.entry_words(AREA_SPANS).get(id)
     }
 
     #[inline]
     pub(crate) fn set_span(&self, id: u16, descriptors: u16) {
-        self.set(self.area(2) + self.slot(id), descriptors);
+        self.entry_words(AREA_SPANS).set(id, descriptors);
     }
 
     /// Whether there was a chain of more than one descriptor, as far as the spans tell.
@@ -139,22 +110,29 @@ impl Ledger {
     /// Position of the first descriptor of the chain with this buffer ID.
     #[inline]
     pub(crate) fn first(&self, id: u16) -> u16 {
-        self.get(self.area(3) + self.slot(id))
+        self.entry_words(AREA_FIRSTS).get(id)
     }
 
     #[inline]
     pub(crate) fn set_first(&self, id: u16, position: u16) {
-        self.set(self.area(3) + self.slot(id), position);
+        self.entry_words(AREA_FIRSTS).set(id, position);
     }
 
-    /// Double word `index` behind the areas with one word for each entry.
+    /// The double words behind the areas with one word for each entry.
+    #[inline]
+    fn double_words(&self) -> NonNull<u64> {
+        debug_assert_eq!(self.format, RingFormat::Packed);
+        // SAFETY: a packed ring's ledger has words behind these areas.
+        unsafe { self.start.add(self.area(AREAS)) }.cast()
+    }
+
+    /// Double word `index` of them.
     #[inline]
     fn double_word(&self, index: usize) -> &AtomicU64 {
-        let at = self.area(4) + 4 * index;
-        debug_assert!(self.format == RingFormat::Packed && at + 4 <= Self::words(self.format, self.entries));
-        // SAFETY: the words from `at` on are the ledger's, which pins its memory; it begins at a multiple of 8 bytes, and four
-        // areas of any power of two of half-words are one, too. All accesses are atomic.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
+        debug_assert!(self.area(AREAS) + 4 * (index + 1) <= Self::words(self.format, self.entries));
+        // SAFETY: as asserted, the double word is the ledger's, which pins its memory; it begins at a multiple of 8 bytes, and
+        // four areas of any power of two of half-words are one, too. All accesses are atomic.
+        unsafe { AtomicU64::from_ptr(self.double_words().as_ptr().add(index)) }
     }
 
     /// Notes that the driver sees all used descriptors before `position`.
