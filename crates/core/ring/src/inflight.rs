@@ -9,170 +9,106 @@
 //!   byte 16   states[entries]: inflight u8 | 5 unused | next u16 | counter u64            by head
 //! ```
 
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use lasthop_guestmem::Mapping;
 
 use crate::RING_ENTRIES_MAX;
-use crate::death;
 use crate::ledger::order;
 
+mod log_memory;
 pub(crate) mod packed;
 
-const HEAD_BYTES: usize = 16;
-const STATE_BYTES: usize = 16;
-/// Logs of rings begin at cache lines.
-const LINE_BYTES: usize = 64;
-const VERSION: u16 = 1;
+use log_memory::LogMemory;
 
 // Half-words of the region.
-const WORD_VERSION: usize = 4;
-const WORD_ENTRIES: usize = 5;
 const WORD_LAST: usize = 6;
 const WORD_USED: usize = 7;
 // Half-words of a state.
-const STATE_INFLIGHT: usize = 0;
 const STATE_NEXT: usize = 3;
-const STATE_COUNTER: usize = 4;
 
 /// The log of one ring. The front end can write to it as well, so values read from it are bounded. They affect nothing
 /// outside the log, except the chains found at the start.
 #[derive(Debug)]
 pub struct InflightLog {
-    start: NonNull<u16>,
-    entries: u16,
+    memory: LogMemory<16, 16>,
     /// Number of chains taken.
     count: u64,
-    _pin: Arc<Mapping>,
 }
-
-// SAFETY: the pin keeps the memory; all access is by atomics, and no reference into it outlives a call.
-unsafe impl Send for InflightLog {}
 
 impl InflightLog {
     /// Bytes of the log of a ring of `entries`.
     #[must_use]
     pub fn bytes(entries: u16) -> usize {
-        (HEAD_BYTES + STATE_BYTES * usize::from(entries)).next_multiple_of(LINE_BYTES)
+        LogMemory::<16, 16>::bytes(entries)
     }
 
     /// The log of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
     /// there, or it is misaligned.
     #[must_use]
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
-        let end = offset_bytes.checked_add(Self::bytes(entries))?;
-        let aligned = (mapping.start().as_ptr() as usize).checked_add(offset_bytes)?.is_multiple_of(8);
-        if !entries.is_power_of_two() || entries > RING_ENTRIES_MAX || end > mapping.len() || !aligned {
-            return None;
-        }
-        // SAFETY: offset + bytes lies inside the mapping.
-        let start = unsafe { mapping.start().add(offset_bytes) }.cast();
-        Some(Self { start, entries, count: 0, _pin: Arc::clone(mapping) })
-    }
-
-    fn word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(2 * index < Self::bytes(self.entries));
-        // SAFETY: the memory has as many bytes, pinned, and is 8-aligned. All accesses are atomic.
-        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
-    }
-
-    fn get(&self, index: usize) -> u16 {
-        self.word(index).load(Ordering::Relaxed)
-    }
-
-    fn set(&self, index: usize, value: u16) {
-        death::may_come();
-        self.word(index).store(value, Ordering::Relaxed);
-    }
-
-    /// Half-word `index` of a head's state. Heads are taken modulo the ring's size.
-    fn state(&self, head: u16, index: usize) -> usize {
-        (HEAD_BYTES + STATE_BYTES * usize::from(head & (self.entries - 1))) / 2 + index
-    }
-
-    fn counter(&self, head: u16) -> &AtomicU64 {
-        let at = self.state(head, STATE_COUNTER);
-        // SAFETY: states are 16 bytes from byte 16 on, so the counter is 8-aligned and inside.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
-    }
-
-    /// The state is one byte; the other byte of the half-word is unused.
-    fn is_in_flight(&self, head: u16) -> bool {
-        self.get(self.state(head, STATE_INFLIGHT)).to_ne_bytes()[0] != 0
-    }
-
-    fn set_in_flight(&self, head: u16, is_in_flight: bool) {
-        self.set(self.state(head, STATE_INFLIGHT), u16::from_ne_bytes([u8::from(is_in_flight), 0]));
+        let memory = LogMemory::within(mapping, offset_bytes, entries, RING_ENTRIES_MAX)?;
+        Some(Self { memory, count: 0 })
     }
 
     /// Returns the chains that another device had taken and not completed, in the order in which it took them. The
     /// ring's used index is `used`. A fresh log, or one of another ring, has none and is initialized.
     pub(crate) fn recover(&mut self, used: u16) -> Vec<u16> {
-        if self.get(WORD_VERSION) != VERSION || self.get(WORD_ENTRIES) != self.entries {
+        if !self.memory.is_known() {
             self.begin(used);
             return Vec::new();
         }
-        self.end_batch(used, self.entries);
-        let taken = (0..self.entries).filter(|head| self.is_in_flight(*head));
-        // Read once: sorting panics if values change meanwhile.
-        let mut taken: Vec<(u64, u16)> =
-            taken.map(|head| (self.counter(head).load(Ordering::Relaxed), head)).collect();
-        taken.sort_unstable();
+        self.end_batch(used, self.memory.entries);
+        let taken = self.memory.in_flight();
         self.count = taken.last().map_or(0, |(count, _)| *count);
         taken.into_iter().map(|(_, head)| head).collect()
     }
 
     /// Initializes the log: no chain is in flight.
     pub(crate) fn begin(&mut self, used: u16) {
-        self.set(WORD_VERSION, 0);
-        order();
-        (0..self.entries).for_each(|head| self.set_in_flight(head, false));
-        self.set(WORD_ENTRIES, self.entries);
-        self.set(WORD_USED, used);
-        order();
-        self.set(WORD_VERSION, VERSION);
+        self.memory.begin(|memory| memory.set(WORD_USED, used));
     }
 
     /// Records that the last batch, of at most `chains_max`, was published. Also completes this for a device that died
     /// meanwhile.
     fn end_batch(&mut self, used: u16, chains_max: u16) {
-        let (mut head, batch) = (self.get(WORD_LAST), used.wrapping_sub(self.get(WORD_USED)));
+        let (mut head, batch) = (self.memory.get(WORD_LAST), used.wrapping_sub(self.memory.get(WORD_USED)));
         for _ in 0..batch.min(chains_max) {
-            self.set_in_flight(head, false);
-            head = self.get(self.state(head, STATE_NEXT));
+            self.memory.set_in_flight(head, false);
+            head = self.memory.get_state(head, STATE_NEXT);
         }
         order();
-        self.set(WORD_USED, used);
+        self.memory.set(WORD_USED, used);
     }
 
     /// Records that the device took a chain.
     pub(crate) fn take(&mut self, head: u16) {
         self.count = self.count.wrapping_add(1);
-        self.counter(head).store(self.count, Ordering::Relaxed);
+        self.memory.set_counter(head, self.count);
         order();
-        self.set_in_flight(head, true);
+        self.memory.set_in_flight(head, true);
         order();
     }
 
     /// Adds a chain to the batch that is about to be published. Called for each chain before the used index is stored.
     pub(crate) fn link(&mut self, head: u16) {
-        self.set(self.state(head, STATE_NEXT), self.get(WORD_LAST));
+        self.memory.set_state(head, STATE_NEXT, self.memory.get(WORD_LAST));
         order();
-        self.set(WORD_LAST, head);
+        self.memory.set(WORD_LAST, head);
         order();
     }
 
     /// Records that `chains` chains are published and the used index is `used`. Walks only the linked entries, for any
     /// contents.
     pub(crate) fn published(&mut self, used: u16, chains: u16) {
-        self.end_batch(used, chains.min(self.entries));
+        self.end_batch(used, chains.min(self.memory.entries));
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
     use super::*;
 
     const ENTRIES: u16 = 8;
@@ -230,9 +166,9 @@ mod tests {
         log.recover(0);
         [3, 1, 6, 4].into_iter().for_each(|head| log.take(head));
         [6, 3, 1].into_iter().for_each(|head| log.link(head));
-        log.set(WORD_USED, 60_000);
+        log.memory.set(WORD_USED, 60_000);
         log.published(1, 1);
-        assert_eq!((log.get(WORD_USED), log.recover(1)), (1, vec![3, 6, 4]));
+        assert_eq!((log.memory.get(WORD_USED), log.recover(1)), (1, vec![3, 6, 4]));
     }
 
     #[test]
@@ -243,7 +179,7 @@ mod tests {
             log.begin(0);
             let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
             for index in 6..96 {
-                log.set(index as usize, word(index));
+                log.memory.set(index as usize, word(index));
             }
             assert!(log.recover(word(100)).len() <= usize::from(ENTRIES));
         }
@@ -255,13 +191,13 @@ mod tests {
         let log = || InflightLog::within(&memory, 0, 1024).unwrap();
         let (front, is_over) = (log(), std::sync::atomic::AtomicBool::new(false));
         log().begin(0);
-        (0..1024).for_each(|head| front.set_in_flight(head, true));
+        (0..1024).for_each(|head| front.memory.set_in_flight(head, true));
         std::thread::scope(|scope| {
             let scribble = || {
                 let front = front;
                 for count in 0_u64.. {
                     let head = (count.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48) as u16;
-                    front.counter(head).store(count.wrapping_mul(0xbf58_476d_1ce4_e5b9), Ordering::Relaxed);
+                    front.memory.set_counter(head, count.wrapping_mul(0xbf58_476d_1ce4_e5b9));
                     if is_over.load(Ordering::Relaxed) {
                         return;
                     }

@@ -11,37 +11,29 @@
 //!
 //! A device that died between the two had chains that it was about to publish. The ring itself tells whether it did.
 
-use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use lasthop_guestmem::Mapping;
 
+use super::log_memory::LogMemory;
 use crate::ledger::order;
 use crate::packed_memory::WRAP;
 use crate::{Descriptor, PACKED_ENTRIES_MAX, RingMemory, death, position_of_wire, wire_position};
 
-const HEAD_BYTES: usize = 32;
-const STATE_BYTES: usize = 32;
-const LINE_BYTES: usize = 64;
-const VERSION: u16 = 1;
 /// In place of an entry.
 const NO_ENTRY: u16 = u16::MAX;
 
 /// Half-words of the head.
-const WORD_VERSION: usize = 4;
-const WORD_ENTRIES: usize = 5;
 const WORD_FREE: usize = 6;
 const WORD_OLD_FREE: usize = 7;
 /// Four half-words that are stored at once: `used_idx`, `old_used_idx`, and a byte for the wrap counter of each.
 const WORD_USED: usize = 8;
 
 /// Half-words of an entry.
-const STATE_INFLIGHT: usize = 0;
 const STATE_NEXT: usize = 1;
 const STATE_LAST: usize = 2;
 const STATE_NUM: usize = 3;
-const STATE_COUNTER: usize = 4;
 const STATE_ID: usize = 8;
 const STATE_FLAGS: usize = 9;
 const STATE_LEN: usize = 10;
@@ -60,120 +52,60 @@ pub(crate) struct LoggedChains {
 /// indices only within bounds.
 #[derive(Debug)]
 pub struct PackedInflightLog {
-    start: NonNull<u16>,
-    entries: u16,
+    memory: LogMemory<32, 32>,
     /// Number of chains taken.
     count: u64,
     /// By buffer ID: the entry of a chain's first descriptor, or [`NO_ENTRY`].
     heads: Box<[u16]>,
-    _pin: Arc<Mapping>,
 }
-
-// SAFETY: the pin keeps the memory; all access is by atomics, and no reference into it outlives a call.
-unsafe impl Send for PackedInflightLog {}
 
 impl PackedInflightLog {
     /// Bytes of the log of a ring of `entries`.
     #[must_use]
     pub fn bytes(entries: u16) -> usize {
-        (HEAD_BYTES + STATE_BYTES * usize::from(entries)).next_multiple_of(LINE_BYTES)
+        LogMemory::<32, 32>::bytes(entries)
     }
 
     /// The log of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
     /// there, or it is misaligned.
     #[must_use]
     pub fn within(mapping: &Arc<Mapping>, offset_bytes: usize, entries: u16) -> Option<Self> {
-        let end = offset_bytes.checked_add(Self::bytes(entries))?;
-        let aligned = (mapping.start().as_ptr() as usize).checked_add(offset_bytes)?.is_multiple_of(8);
-        if !entries.is_power_of_two() || entries > PACKED_ENTRIES_MAX || end > mapping.len() || !aligned {
-            return None;
-        }
-        // SAFETY: offset + bytes lies inside the mapping.
-        let start = unsafe { mapping.start().add(offset_bytes) }.cast();
+        let memory = LogMemory::within(mapping, offset_bytes, entries, PACKED_ENTRIES_MAX)?;
         let heads = vec![NO_ENTRY; usize::from(entries)].into();
-        Some(Self { start, entries, count: 0, heads, _pin: Arc::clone(mapping) })
-    }
-
-    fn word(&self, index: usize) -> &AtomicU16 {
-        debug_assert!(2 * index < Self::bytes(self.entries));
-        // SAFETY: the memory has as many bytes, pinned, and is 8-aligned. All accesses are atomic.
-        unsafe { AtomicU16::from_ptr(self.start.as_ptr().add(index)) }
-    }
-
-    fn get(&self, index: usize) -> u16 {
-        self.word(index).load(Ordering::Relaxed)
-    }
-
-    fn set(&self, index: usize, value: u16) {
-        death::may_come();
-        self.word(index).store(value, Ordering::Relaxed);
-    }
-
-    /// Half-word `index` of an entry, which is taken modulo their number.
-    fn state(&self, entry: u16, index: usize) -> usize {
-        (HEAD_BYTES + STATE_BYTES * usize::from(entry & (self.entries - 1))) / 2 + index
-    }
-
-    fn get_state(&self, entry: u16, index: usize) -> u16 {
-        self.get(self.state(entry, index))
-    }
-
-    fn set_state(&self, entry: u16, index: usize, value: u16) {
-        self.set(self.state(entry, index), value);
-    }
-
-    /// The 64 bits at half-word `index` of an entry, a multiple of four.
-    fn long_state(&self, entry: u16, index: usize) -> &AtomicU64 {
-        debug_assert!(index.is_multiple_of(4));
-        let at = self.state(entry, index);
-        // SAFETY: entries are 32 bytes from byte 32 on, so these are 8-aligned and inside.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(at).cast()) }
-    }
-
-    /// The state is one byte; the other byte of the half-word is unused.
-    fn is_in_flight(&self, entry: u16) -> bool {
-        self.get_state(entry, STATE_INFLIGHT).to_ne_bytes()[0] != 0
-    }
-
-    fn set_in_flight(&self, entry: u16, is_in_flight: bool) {
-        self.set_state(entry, STATE_INFLIGHT, u16::from_ne_bytes([u8::from(is_in_flight), 0]));
-    }
-
-    fn used_words(&self) -> &AtomicU64 {
-        // SAFETY: the head has these 8 bytes at byte 16, and it begins at a multiple of 8.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(WORD_USED).cast()) }
+        Some(Self { memory, count: 0, heads })
     }
 
     /// Positions of the next used descriptor, and of the next one that was published before.
     fn used(&self) -> (u16, u16) {
-        let [a, b, c, d, wrap, old_wrap, ..] = self.used_words().load(Ordering::Relaxed).to_ne_bytes();
+        let [a, b, c, d, wrap, old_wrap, ..] =
+            self.memory.long(WORD_USED).load(Ordering::Relaxed).to_ne_bytes();
         let position = |index, wrap: u8| {
             let wrap = if wrap == 0 { 0 } else { WRAP };
-            position_of_wire(u16::from_ne_bytes(index) & !WRAP | wrap, self.entries)
+            position_of_wire(u16::from_ne_bytes(index) & !WRAP | wrap, self.memory.entries)
         };
         (position([a, b], wrap), position([c, d], old_wrap))
     }
 
     fn set_used(&self, used: u16, old_used: u16) {
-        let [used, old_used] = [used, old_used].map(|position| wire_position(position, self.entries));
+        let [used, old_used] = [used, old_used].map(|position| wire_position(position, self.memory.entries));
         let [[a, b], [c, d]] = [used, old_used].map(|wire| (wire & !WRAP).to_ne_bytes());
         let [wrap, old_wrap] = [used, old_used].map(|wire| u8::from(wire & WRAP != 0));
         let bytes = [a, b, c, d, wrap, old_wrap, 0, 0];
         death::may_come();
-        self.used_words().store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
+        self.memory.long(WORD_USED).store(u64::from_ne_bytes(bytes), Ordering::Relaxed);
     }
 
     /// Returns the chains that another device had taken and not completed. `None` for a fresh log, one of another ring, or
     /// one of a driver that restarted since: then it has to be [begun](Self::begin).
     pub(crate) fn recover(&mut self, memory: &RingMemory) -> Option<LoggedChains> {
-        if self.get(WORD_VERSION) != VERSION || self.get(WORD_ENTRIES) != self.entries {
+        if !self.memory.is_known() {
             return None;
         }
         let (used, old_used) = self.used();
         let used = match used == old_used {
             true => used,
             false if memory.packed_word(old_used).was_used(memory.wrap(old_used)) => {
-                self.end_batch(used.wrapping_sub(old_used) & (2 * self.entries - 1));
+                self.end_batch(used.wrapping_sub(old_used) & (2 * self.memory.entries - 1));
                 used
             }
             false => old_used,
@@ -190,82 +122,74 @@ impl PackedInflightLog {
     /// The chains in flight; all other entries become free. `None` if they share entries, or have more than there are: each
     /// entry is looked at once.
     fn collect(&mut self) -> Option<Vec<(u16, u16)>> {
-        let taken = (0..self.entries).filter(|entry| self.is_in_flight(*entry));
-        // Read once: sorting panics if values change meanwhile.
-        let counter = |entry| self.long_state(entry, STATE_COUNTER).load(Ordering::Relaxed);
-        let mut taken: Vec<(u64, u16)> = taken.map(|entry| (counter(entry), entry)).collect();
-        taken.sort_unstable();
+        let taken = self.memory.in_flight();
         self.count = taken.last().map_or(0, |(count, _)| *count);
-        let mut is_free = vec![true; usize::from(self.entries)];
-        let mut is_known = vec![false; usize::from(self.entries)];
+        let mut is_free = vec![true; usize::from(self.memory.entries)];
+        let mut is_known = vec![false; usize::from(self.memory.entries)];
         let mut chains = Vec::new();
         for (_, head) in taken {
-            let num = self.get_state(head, STATE_NUM).max(1);
+            let num = self.memory.get_state(head, STATE_NUM).max(1);
             let mut entry = head;
             for _ in 0..num {
                 if !std::mem::take(&mut is_free[usize::from(entry)]) {
                     return None;
                 }
-                entry = self.get_state(entry, STATE_NEXT) & (self.entries - 1);
+                entry = self.memory.get_state(entry, STATE_NEXT) & (self.memory.entries - 1);
             }
-            let id = self.get_state(head, STATE_ID) & (self.entries - 1);
+            let id = self.memory.get_state(head, STATE_ID) & (self.memory.entries - 1);
             if std::mem::replace(&mut is_known[usize::from(id)], true) {
                 return None;
             }
             self.heads[usize::from(id)] = head;
             chains.push((id, num));
         }
-        self.link_free((0..self.entries).filter(|entry| is_free[usize::from(*entry)]).collect());
+        self.link_free((0..self.memory.entries).filter(|entry| is_free[usize::from(*entry)]).collect());
         Some(chains)
     }
 
     fn link_free(&self, free: Vec<u16>) {
         for pair in free.windows(2) {
-            self.set_state(pair[0], STATE_NEXT, pair[1]);
+            self.memory.set_state(pair[0], STATE_NEXT, pair[1]);
         }
         let first = free.first().copied().unwrap_or_default();
-        self.set(WORD_FREE, first);
-        self.set(WORD_OLD_FREE, first);
+        self.memory.set(WORD_FREE, first);
+        self.memory.set(WORD_OLD_FREE, first);
     }
 
     /// Initializes the log of a ring of which no chain is in flight, and the next used descriptor is at `position`.
     pub(crate) fn begin(&mut self, position: u16) {
-        self.set(WORD_VERSION, 0);
-        order();
         self.count = 0;
         self.heads.fill(NO_ENTRY);
-        (0..self.entries).for_each(|entry| self.set_in_flight(entry, false));
-        self.link_free((0..self.entries).collect());
-        self.set(WORD_ENTRIES, self.entries);
-        self.set_used(position, position);
-        order();
-        self.set(WORD_VERSION, VERSION);
+        self.memory.begin(|_| {
+            self.link_free((0..self.memory.entries).collect());
+            self.set_used(position, position);
+        });
     }
 
     /// Records that the device took the chain with buffer ID `id`.
     pub(crate) fn take(&mut self, id: u16, chain: impl ExactSizeIterator<Item = Descriptor>) {
-        let (head, num) = (self.get(WORD_FREE) & (self.entries - 1), chain.len());
+        let (head, num) = (self.memory.get(WORD_FREE) & (self.memory.entries - 1), chain.len());
         let (mut entry, mut last) = (head, head);
         for descriptor in chain {
-            self.set_state(entry, STATE_ID, id);
-            self.set_state(entry, STATE_FLAGS, descriptor.flags);
-            self.set_state(entry, STATE_LEN, descriptor.len as u16);
-            self.set_state(entry, STATE_LEN + 1, (descriptor.len >> 16) as u16);
-            self.long_state(entry, STATE_ADDR).store(descriptor.addr, Ordering::Relaxed);
-            (last, entry) = (entry, self.get_state(entry, STATE_NEXT) & (self.entries - 1));
+            self.memory.set_state(entry, STATE_ID, id);
+            self.memory.set_state(entry, STATE_FLAGS, descriptor.flags);
+            self.memory.set_state(entry, STATE_LEN, descriptor.len as u16);
+            self.memory.set_state(entry, STATE_LEN + 1, (descriptor.len >> 16) as u16);
+            self.memory.long_state(entry, STATE_ADDR).store(descriptor.addr, Ordering::Relaxed);
+            (last, entry) = (entry, self.memory.get_state(entry, STATE_NEXT) & (self.memory.entries - 1));
         }
         self.count = self.count.wrapping_add(1);
-        self.set_state(head, STATE_LAST, last);
-        self.set_state(head, STATE_NUM, num as u16); // at most the ring's entries
-        self.long_state(head, STATE_COUNTER).store(self.count, Ordering::Relaxed);
+        self.memory.set_state(head, STATE_LAST, last);
+        self.memory.set_state(head, STATE_NUM, num as u16); // at most the ring's entries
+        self.memory.set_counter(head, self.count);
         if let Some(known) = self.heads.get_mut(usize::from(id)) {
             *known = head;
         }
         order();
-        self.set_in_flight(head, true);
+        self.memory.set_in_flight(head, true);
         order();
-        self.set(WORD_FREE, entry);
-        self.set(WORD_OLD_FREE, entry);
+        self.memory.set(WORD_FREE, entry);
+        self.memory.set(WORD_OLD_FREE, entry);
         order();
     }
 
@@ -278,34 +202,35 @@ impl PackedInflightLog {
     pub(crate) fn link(&mut self, id: u16) {
         let known = self.heads.get_mut(usize::from(id)).map(|head| std::mem::replace(head, NO_ENTRY));
         let Some(head) = known.filter(|head| *head != NO_ENTRY) else { return };
-        let last = self.get_state(head, STATE_LAST);
-        self.set_state(last, STATE_NEXT, self.get(WORD_FREE));
+        let last = self.memory.get_state(head, STATE_LAST);
+        self.memory.set_state(last, STATE_NEXT, self.memory.get(WORD_FREE));
         order();
-        self.set(WORD_FREE, head);
+        self.memory.set(WORD_FREE, head);
         let (used, old_used) = self.used();
-        self.set_used(used.wrapping_add(self.get_state(head, STATE_NUM)), old_used);
+        self.set_used(used.wrapping_add(self.memory.get_state(head, STATE_NUM)), old_used);
         order();
     }
 
     /// Records that all linked chains are published.
     pub(crate) fn published(&mut self) {
         let (used, old_used) = self.used();
-        self.end_batch(used.wrapping_sub(old_used) & (2 * self.entries - 1));
+        self.end_batch(used.wrapping_sub(old_used) & (2 * self.memory.entries - 1));
         order();
         self.set_used(used, used);
     }
 
     /// Ends the flight of the chains at the start of the free list, which have as many descriptors.
     fn end_batch(&self, descriptors: u16) {
-        let mut entry = self.get(WORD_FREE) & (self.entries - 1);
-        let mut left = descriptors.min(self.entries);
+        let mut entry = self.memory.get(WORD_FREE) & (self.memory.entries - 1);
+        let mut left = descriptors.min(self.memory.entries);
         while left > 0 {
-            self.set_in_flight(entry, false);
-            left -= self.get_state(entry, STATE_NUM).clamp(1, left);
-            entry = self.get_state(self.get_state(entry, STATE_LAST), STATE_NEXT) & (self.entries - 1);
+            self.memory.set_in_flight(entry, false);
+            left -= self.memory.get_state(entry, STATE_NUM).clamp(1, left);
+            entry = self.memory.get_state(self.memory.get_state(entry, STATE_LAST), STATE_NEXT)
+                & (self.memory.entries - 1);
         }
         order();
-        self.set(WORD_OLD_FREE, self.get(WORD_FREE));
+        self.memory.set(WORD_OLD_FREE, self.memory.get(WORD_FREE));
     }
 }
 
@@ -402,12 +327,12 @@ mod tests {
             let mut log = log(&kept);
             log.begin(0);
             let word = |index: u32| (seed.wrapping_add(index).wrapping_mul(2_654_435_761) >> 13) as u16;
-            (6..160).for_each(|index| log.set(index as usize, word(index) % 11 * (word(index) % 3)));
+            (6..160).for_each(|index| log.memory.set(index as usize, word(index) % 11 * (word(index) % 3)));
             if seed % 3 == 0 {
                 // All in flight, and as long as can be: the ends of chains are looked for in each other.
                 for entry in 0..ENTRIES {
-                    log.set_in_flight(entry, true);
-                    log.set_state(entry, STATE_NUM, u16::MAX);
+                    log.memory.set_in_flight(entry, true);
+                    log.memory.set_state(entry, STATE_NUM, u16::MAX);
                 }
             }
             (0..ENTRIES).for_each(|at| memory.set_packed_word(at, PackedWord(u64::from(word(200)) << 48)));
