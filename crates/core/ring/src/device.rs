@@ -16,9 +16,10 @@ mod used_order;
 
 pub(crate) use notifications::crossed;
 
+use crate::inflight::InflightLog;
 use crate::ledger::{HELD_BACK, order};
 use crate::packed_memory::EventWish;
-use crate::{ChainStart, Descriptor, InflightLog, Ledger, LedgerError, RingError, RingFormat, RingMemory};
+use crate::{ChainStart, Descriptor, Ledger, LedgerError, RingError, RingFormat, RingLog, RingMemory};
 use packed::PackedState;
 use used_order::UsedOrder;
 
@@ -84,17 +85,21 @@ impl DeviceRing {
         Self::at(memory, ledger, (base, used), event_idx)
     }
 
-    /// As `begin`, for a ring that completes chains in any order and also records them in `log`. Chains in flight there
-    /// belonged to a device that is gone with its ledger. They are marked, as after [`Self::take_over`], and the ring
-    /// continues behind them; `base` is ignored. Also returns whether there were any.
+    /// As `begin`, for a ring that completes chains in any order and also records them in `log`, of the same format. Chains
+    /// in flight there belonged to a device that is gone with its ledger. They are marked, as after [`Self::take_over`],
+    /// and the ring continues behind them; then `base` is ignored. Also returns whether there were any.
     #[must_use]
     pub fn begin_logged(
         memory: RingMemory,
         ledger: Ledger,
-        mut log: InflightLog,
+        log: RingLog,
         base: u16,
         event_idx: bool,
     ) -> (Self, bool) {
+        let mut log = match log {
+            RingLog::Split(log) => log,
+            RingLog::Packed(log) => return Self::begin_packed_logged(memory, ledger, log, base, event_idx),
+        };
         let used = memory.used_index();
         let mut heads = log.recover(used);
         // A driver that restarted meanwhile has made fewer chains available than were taken.
@@ -118,9 +123,13 @@ impl DeviceRing {
     pub fn take_over_logged(
         memory: RingMemory,
         ledger: Ledger,
-        mut log: InflightLog,
+        log: RingLog,
         event_idx: bool,
     ) -> Result<Self, LedgerError> {
+        let mut log = match log {
+            RingLog::Split(log) => log,
+            RingLog::Packed(log) => return Self::take_over_packed_logged(memory, ledger, log, event_idx),
+        };
         let seen = memory.used_index();
         log.recover(seen);
         let (base, used) = ledger.where_marked(seen)?;

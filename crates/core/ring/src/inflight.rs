@@ -13,19 +13,55 @@ use std::sync::Arc;
 
 use lasthop_guestmem::Mapping;
 
-use crate::RING_ENTRIES_MAX;
 use crate::ledger::order;
+use crate::{RING_ENTRIES_MAX, RingFormat};
 
 mod log_memory;
 pub(crate) mod packed;
 
 use log_memory::LogMemory;
+use packed::PackedInflightLog;
 
 // Half-words of the region.
 const WORD_LAST: usize = 6;
 const WORD_USED: usize = 7;
 // Half-words of a state.
 const STATE_NEXT: usize = 3;
+
+/// The log of a ring of either format.
+#[derive(Debug)]
+pub enum RingLog {
+    /// Of a split ring.
+    Split(InflightLog),
+    /// Of a packed ring.
+    Packed(PackedInflightLog),
+}
+
+impl RingLog {
+    /// Bytes of the log of a ring of `entries`.
+    #[must_use]
+    pub fn bytes(format: RingFormat, entries: u16) -> usize {
+        match format {
+            RingFormat::Split => InflightLog::bytes(entries),
+            RingFormat::Packed => PackedInflightLog::bytes(entries),
+        }
+    }
+
+    /// The log of a ring of `entries` at byte `offset` of `mapping`, unchanged; `None` if the mapping has no room
+    /// there, or it is misaligned.
+    #[must_use]
+    pub fn within(
+        format: RingFormat,
+        mapping: &Arc<Mapping>,
+        offset_bytes: usize,
+        entries: u16,
+    ) -> Option<Self> {
+        match format {
+            RingFormat::Split => InflightLog::within(mapping, offset_bytes, entries).map(Self::Split),
+            RingFormat::Packed => PackedInflightLog::within(mapping, offset_bytes, entries).map(Self::Packed),
+        }
+    }
+}
 
 /// The log of one ring. The front end can write to it as well, so values read from it are bounded. They affect nothing
 /// outside the log, except the chains found at the start.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::Mapping;
-use lasthop_ring::{InflightLog, PackedInflightLog, RING_ENTRIES_MAX, RingFormat};
+use lasthop_ring::{RING_ENTRIES_MAX, RingFormat, RingLog};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,7 @@ pub(crate) fn create(
 ) -> Result<(OwnedFd, InflightMessage), RequestError> {
     check(asked, rings_max)?;
     // Large enough for both formats: the front end may ask before it acknowledges features.
-    let size = u64::from(asked.rings) * PackedInflightLog::bytes(asked.entries) as u64;
+    let size = u64::from(asked.rings) * RingLog::bytes(RingFormat::Packed, asked.entries) as u64;
     let size = size.next_multiple_of(4096);
     let failed = |error: rustix::io::Errno| {
         RequestError::System(request::name(request::GET_INFLIGHT_FD), error.into())
@@ -71,14 +71,14 @@ impl Inflight {
         let InflightMessage { size_bytes, offset_bytes, rings, entries } = message;
         let kept = SavedInflight { file, offset_bytes, size_bytes, rings, entries };
         check(message, rings_max)?;
-        let needed = u64::from(rings) * log_bytes(RingFormat::Split, entries) as u64;
+        let needed = u64::from(rings) * RingLog::bytes(RingFormat::Split, entries) as u64;
         if size_bytes < needed {
             return Err(RequestError::Inflight(format!(
                 "{size_bytes} bytes, and {rings} rings need {needed}"
             )));
         }
         // Features may come later: packed rings are logged if there is room for that.
-        let wished = u64::from(rings) * log_bytes(RingFormat::Packed, entries) as u64;
+        let wished = u64::from(rings) * RingLog::bytes(RingFormat::Packed, entries) as u64;
         let mapping = Arc::new(Mapping::of_file(fd.as_fd(), offset_bytes, size_bytes.min(wished))?);
         Ok(Self { mapping, kept })
     }
@@ -89,29 +89,11 @@ impl Inflight {
         Self::map(InflightMessage { size_bytes, offset_bytes, rings, entries }, fd, file, rings_max)
     }
 
-    /// The log of ring `index`, if there is one.
-    pub(crate) fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
-        InflightLog::within(&self.mapping, self.offset_bytes(RingFormat::Split, index, entries)?, entries)
-    }
-
-    /// As [`Self::log`], for a packed ring.
-    pub(crate) fn packed_log(&self, index: u16, entries: u16) -> Option<PackedInflightLog> {
-        let offset = self.offset_bytes(RingFormat::Packed, index, entries)?;
-        PackedInflightLog::within(&self.mapping, offset, entries)
-    }
-
-    /// Where the log of ring `index` begins. Receive rings and the control ring use their chains in order, so every chain in
-    /// flight becomes available again without a log. Both have even numbers.
-    fn offset_bytes(&self, format: RingFormat, index: u16, entries: u16) -> Option<usize> {
+    /// The log of ring `index`, if there is one. Receive rings and the control ring use their chains in order, so every chain
+    /// in flight becomes available again without a log. Both have even numbers.
+    pub(crate) fn log(&self, format: RingFormat, index: u16, entries: u16) -> Option<RingLog> {
         let is_logged = !index.is_multiple_of(2) && index < self.kept.rings && entries <= self.kept.entries;
-        is_logged.then(|| usize::from(index) * log_bytes(format, self.kept.entries))
-    }
-}
-
-/// Bytes of the log of one ring.
-fn log_bytes(format: RingFormat, entries: u16) -> usize {
-    match format {
-        RingFormat::Split => InflightLog::bytes(entries),
-        RingFormat::Packed => PackedInflightLog::bytes(entries),
+        let offset = usize::from(index) * RingLog::bytes(format, self.kept.entries);
+        is_logged.then(|| RingLog::within(format, &self.mapping, offset, entries)).flatten()
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use lasthop_foreign::ForeignFd;
 use lasthop_guestmem::MemoryMap;
 use lasthop_ring::{
-    DeviceRing, InflightLog, Ledger, LedgerError, PackedInflightLog, RING_ENTRIES_MAX, RingAddresses,
-    RingError, RingFormat, RingMemory, wire_position,
+    DeviceRing, Ledger, LedgerError, RING_ENTRIES_MAX, RingAddresses, RingError, RingFormat, RingLog,
+    RingMemory, wire_position,
 };
 
 use crate::features::{EVENT_IDX, IN_ORDER, PROTOCOL_FEATURES, RING_PACKED};
@@ -51,12 +51,8 @@ impl Shared {
         ring.keep_order().map_err(|error| RequestError::Ring(index, error))
     }
 
-    fn log(&self, index: u16, entries: u16) -> Option<InflightLog> {
-        self.inflight.as_ref()?.log(index, entries)
-    }
-
-    fn packed_log(&self, index: u16, entries: u16) -> Option<PackedInflightLog> {
-        self.inflight.as_ref()?.packed_log(index, entries)
+    fn log(&self, index: u16, entries: u16) -> Option<RingLog> {
+        self.inflight.as_ref()?.log(self.format(), index, entries)
     }
 
     /// A ring that begins at `base`, as messages have it. Also returns whether it has chains in flight from the front end's
@@ -64,18 +60,13 @@ impl Shared {
     fn begin(&self, index: u16, memory: RingMemory, base: u16) -> (DeviceRing, bool) {
         let (entries, event_idx) = (memory.entries(), self.uses_event_idx());
         let ledger = self.ledger(index, entries);
-        match self.format() {
-            RingFormat::Split => match self.log(index, entries) {
-                Some(log) => DeviceRing::begin_logged(memory, ledger, log, base, event_idx),
-                None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
-            },
-            RingFormat::Packed => {
-                let base = memory.packed_base(base);
-                match self.packed_log(index, entries) {
-                    Some(log) => DeviceRing::begin_packed_logged(memory, ledger, log, base, event_idx),
-                    None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
-                }
-            }
+        let base = match self.format() {
+            RingFormat::Split => base,
+            RingFormat::Packed => memory.packed_base(base),
+        };
+        match self.log(index, entries) {
+            Some(log) => DeviceRing::begin_logged(memory, ledger, log, base, event_idx),
+            None => (DeviceRing::begin(memory, ledger, base, event_idx), false),
         }
     }
 
@@ -83,17 +74,10 @@ impl Shared {
     fn take_over(&self, index: u16, memory: RingMemory) -> Result<DeviceRing, LedgerError> {
         let (entries, event_idx) = (memory.entries(), self.uses_event_idx());
         let ledger = self.ledger(index, entries);
-        if is_filled(index) {
-            return DeviceRing::take_over_in_order(memory, ledger, event_idx);
-        }
-        let logs = match self.format() {
-            RingFormat::Split => (self.log(index, entries), None),
-            RingFormat::Packed => (None, self.packed_log(index, entries)),
-        };
-        match logs {
-            (Some(log), _) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
-            (_, Some(log)) => DeviceRing::take_over_packed_logged(memory, ledger, log, event_idx),
-            (None, None) => DeviceRing::take_over(memory, ledger, event_idx),
+        match self.log(index, entries) {
+            _ if is_filled(index) => DeviceRing::take_over_in_order(memory, ledger, event_idx),
+            Some(log) => DeviceRing::take_over_logged(memory, ledger, log, event_idx),
+            None => DeviceRing::take_over(memory, ledger, event_idx),
         }
     }
 

@@ -15,13 +15,12 @@
 
 use super::kept_chains::KeptChains;
 use super::{AHEAD_CHAINS_MAX, DeviceRing};
-use crate::inflight::packed::LoggedChains;
+use crate::inflight::packed::{LoggedChains, PackedInflightLog};
 use crate::ledger::order;
 use crate::ledger::packed::PackedPlace;
 use crate::packed_memory::{PackedWord, used_flags};
 use crate::{
-    ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, PackedInflightLog, RingError,
-    RingMemory, death,
+    ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, RingError, RingMemory, death,
 };
 
 /// The private state of a packed ring.
@@ -180,9 +179,8 @@ struct FoundChain {
 }
 
 impl DeviceRing {
-    /// As [`Self::begin_logged`], for a packed ring. `base` is ignored only if there are chains in flight.
-    #[must_use]
-    pub fn begin_packed_logged(
+    /// As [`Self::begin_logged`], for a packed ring.
+    pub(super) fn begin_packed_logged(
         memory: RingMemory,
         ledger: Ledger,
         mut log: PackedInflightLog,
@@ -213,11 +211,8 @@ impl DeviceRing {
         (ring, was_taken)
     }
 
-    /// As [`Self::take_over`], for a packed ring that is also recorded in `log`.
-    ///
-    /// # Errors
-    /// [`LedgerError`]; the ring is unchanged.
-    pub fn take_over_packed_logged(
+    /// As [`Self::take_over_logged`], for a packed ring.
+    pub(super) fn take_over_packed_logged(
         memory: RingMemory,
         ledger: Ledger,
         mut log: PackedInflightLog,

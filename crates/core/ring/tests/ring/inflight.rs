@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use lasthop_guestmem::Mapping;
-use lasthop_ring::{
-    DeviceRing, DriverRing, InflightLog, Ledger, PackedInflightLog, RingFormat, RingMemory, death,
-};
+use lasthop_ring::{DeviceRing, DriverRing, Ledger, RingFormat, RingLog, RingMemory, death};
 
 use crate::FORMATS;
 use crate::fixture::{GUEST_ADDR, addresses, map};
@@ -43,16 +41,8 @@ impl World {
         let memory = || RingMemory::of(self.format, &self.map, u32::from(ENTRIES), addresses()).unwrap();
         let base = self.driver.used_end().unwrap();
         let ledger = Ledger::private(self.format, ENTRIES);
-        let (mut ring, was_taken) = match self.format {
-            RingFormat::Split => {
-                let log = InflightLog::within(&self.log, 0, ENTRIES).unwrap();
-                DeviceRing::begin_logged(memory(), ledger, log, base, true)
-            }
-            RingFormat::Packed => {
-                let log = PackedInflightLog::within(&self.log, 0, ENTRIES).unwrap();
-                DeviceRing::begin_packed_logged(memory(), ledger, log, base, true)
-            }
-        };
+        let log = RingLog::within(self.format, &self.log, 0, ENTRIES).unwrap();
+        let (mut ring, was_taken) = DeviceRing::begin_logged(memory(), ledger, log, base, true);
         if self.in_order {
             ring = ring.keep_order().expect("the driver has the chains in flight still");
         }
