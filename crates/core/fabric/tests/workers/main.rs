@@ -14,6 +14,7 @@ mod contention;
 mod crew;
 mod frames;
 mod helping;
+mod tagging;
 
 use crew::{ModelSwitch, Setup};
 use proptest::collection::vec;
