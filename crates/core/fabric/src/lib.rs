@@ -98,7 +98,6 @@ pub use rx::shared::SharedStep;
 pub use tally::{RX_DROPS, TX_DROPS};
 pub use tap::{CaptureDirection, CapturedFrame, Tap, TapClock, TapReader, Watch, tap};
 pub use tx::internal::InjectError;
-pub use tx::meter::VisitMeter;
 pub use tx::moves::{MovingRing, Release, SettledCopies};
 pub use tx::offloads::{HelpShare, HelperFinder, LargeCopies};
 pub use upcall::{UpcallLimits, UpcallReader, UpcallWriter, upcalls};
@@ -108,7 +107,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use lasthop_guestmem::Segment;
 pub use lasthop_module_api::RingId;
-pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, UpcallRecord, Visited};
+pub use lasthop_turns::{ActiveRing, DrrScheduler, UpcallLine, UpcallRecord, VisitMeter, Visited};
 
 use lasthop_module_api::{BATCH_PACKETS_MAX, Batch, DropReason, Module, PORTS_MAX, PortId, Verdicts};
 

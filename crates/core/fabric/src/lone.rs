@@ -5,9 +5,11 @@
 //!
 //! The file follows the packet: the visit, the chain that is taken, its delivery.
 
+use std::num::NonZeroU64;
+
 use lasthop_guestmem::{MemoryMap, Place, Segment};
 use lasthop_module_api::{Header, PortId};
-use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor};
+use lasthop_ring::{DESC_INDIRECT, DESC_NEXT, DESC_WRITE, Descriptor, LoneChain};
 use lasthop_stages::{Stages, WorkStage};
 use lasthop_sync::{CombiningGuard, full_fence};
 use lasthop_wire::Offload;
@@ -30,7 +32,7 @@ impl Fabric {
     /// changed.
     #[inline]
     pub(crate) fn begin_lone_visit(&mut self, ring: RingId, now_ns: u64) -> Option<usize> {
-        if self.senders.is_metered() || self.senders.is_tapped() || self.senders.metering.has_resting {
+        if self.senders.metering.is_active() || self.senders.is_tapped() {
             return None;
         }
         self.mark(WorkStage::Other);
@@ -86,6 +88,21 @@ impl Sender {
         &mut self,
         ring: RingId,
         fetched: &mut Fetched,
+        home: (u8, &Board),
+        stages: &Stages,
+    ) -> LoneFetch {
+        let Some(Some(queue)) = self.queues.get(usize::from(ring.queue)) else { return LoneFetch::Unusual };
+        match queue.ring.is_packed() {
+            false => self.fetch_lone_in::<false>(ring, fetched, home, stages),
+            true => self.fetch_lone_in::<true>(ring, fetched, home, stages),
+        }
+    }
+
+    #[inline(always)]
+    fn fetch_lone_in<const PACKED: bool>(
+        &mut self,
+        ring: RingId,
+        fetched: &mut Fetched,
         (home, board): (u8, &Board),
         stages: &Stages,
     ) -> LoneFetch {
@@ -95,24 +112,23 @@ impl Sender {
         if !queue.is_ready() || queue.postponement.is_due() {
             return LoneFetch::Unusual;
         }
-        match queue.ring.pending_up_to(2) {
-            Ok(0) => return LoneFetch::Empty,
-            Ok(1) if board.sends(ring.port, ring.queue) => {}
+        let (head, descriptor) = match queue.ring.lone_chain_in::<PACKED>() {
+            LoneChain::None => return LoneFetch::Empty,
+            LoneChain::One(head, descriptor) if board.sends(ring.port, ring.queue) => (head, descriptor),
             _ => return LoneFetch::Unusual,
-        }
+        };
         if self.capabilities.sent_header_bytes != HEADER_BYTES {
             return LoneFetch::Unusual;
         }
         let header = &mut fetched.headers[0];
         // The batch's code reads a refused frame again; the bytes read here are not used then.
-        let Some(chain) = queue.read_lone(&self.map, header, stages) else {
+        let Some(chain) = queue.read_lone(&self.map, (head, descriptor), header, stages) else {
             return LoneFetch::Unusual;
         };
         if let Some(steering) = &self.steering {
             steering.note(std::slice::from_ref(header), ring.queue, 0);
         }
-        queue.ring.set_mark(chain.head, 1);
-        queue.ring.take_marked(&[chain.head]);
+        queue.ring.take_lone_in::<PACKED>(head);
         queue.blocked = false;
         self.charge.begin_visit();
         self.charge.taken(1);
@@ -128,13 +144,17 @@ impl Sender {
 }
 
 impl TxQueue {
-    /// Reads the next chain and its headers, if it is usual, not under way, and has a valid frame.
+    /// Reads the headers of a lone chain, if it is usual and has a valid frame.
     #[inline(always)]
-    fn read_lone(&mut self, map: &MemoryMap, header: &mut Header, stages: &Stages) -> Option<Chain> {
-        let head = self.ring.head(0).ok()?;
-        let Descriptor { addr, len, flags, .. } = self.ring.descriptor(head);
+    fn read_lone(
+        &mut self,
+        map: &MemoryMap,
+        (head, Descriptor { addr, len, flags, .. }): (u16, Descriptor),
+        header: &mut Header,
+        stages: &Stages,
+    ) -> Option<Chain> {
         let is_usual = flags & (DESC_NEXT | DESC_INDIRECT | DESC_WRITE) == 0 && len > 0;
-        if !is_usual || self.ring.mark(head) > 0 {
+        if !is_usual {
             return None;
         }
         let window = map.window(self.hint);
@@ -174,13 +194,12 @@ impl Receivers {
         tools: &mut Tools<'_>,
         now_ns: u64,
     ) -> bool {
-        let open = self.board.receiving(port);
+        let open = NonZeroU64::new(self.board.receiving(port));
+        let is_one = |open: &NonZeroU64| open.get() & (open.get() - 1) == 0;
+        let Some(queue) = open.filter(is_one).map(NonZeroU64::trailing_zeros) else { return false };
         let Self { slots, leases, .. } = self;
         let receiver = slots.get_mut(port.index()).and_then(Option::as_deref_mut);
-        let Some(Receiver { queues, received, .. }) = receiver.filter(|_| open.is_power_of_two()) else {
-            return false;
-        };
-        let queue = open.trailing_zeros();
+        let Some(Receiver { queues, received, .. }) = receiver else { return false };
         let place = queues.get(queue as usize).and_then(Option::as_deref);
         let Some(place) = place.filter(|place| place.is_calm()) else { return false };
         let Some(mut claim) = place.lock.try_lock() else { return false };
@@ -226,10 +245,9 @@ fn deliver_lone(
     let delivered = fill_lone(place, claim, (&**map, chain, header), &tools.senders.stages)?;
     charge.add_bytes(delivered.bytes);
     counters.forwarded += 1;
-    sent.settle_lone(chain.head);
+    let is_obstructed = sent.finish_lone(chain.head);
     tools.senders.stages.mark(WorkStage::Completion);
     claim.ring.publish();
-    let is_obstructed = sent.publish();
     // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest does the
     // reverse.
     full_fence();

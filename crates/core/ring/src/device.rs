@@ -10,10 +10,12 @@
 //! positions count descriptors.
 
 mod kept_chains;
+mod lone;
 mod notifications;
 mod packed;
 mod used_order;
 
+pub use lone::LoneChain;
 pub(crate) use notifications::crossed;
 
 use crate::inflight::InflightLog;
@@ -61,6 +63,8 @@ pub struct DeviceRing {
     /// For a packed ring.
     packed: Option<Box<PackedState>>,
     is_packed: bool,
+    /// Chains that are taken are noted in a log or an order.
+    is_noted: bool,
     /// A split ring that is used in any order and not logged: one look tells it from the others.
     is_plain: bool,
 }
@@ -112,7 +116,7 @@ impl DeviceRing {
         heads.iter().for_each(|head| ring.set_mark(*head, 1));
         ring.take(heads.len() as u16); // at most the ring's entries
         ring.ledger.set_taken(ring.next_avail);
-        (ring.log, ring.is_plain) = (Some(Box::new(log)), false);
+        (ring.log, ring.is_noted, ring.is_plain) = (Some(Box::new(log)), true, false);
         (ring, was_taken)
     }
 
@@ -134,7 +138,8 @@ impl DeviceRing {
         log.recover(seen);
         let (base, used) = ledger.where_marked(seen)?;
         let mut ring = Self::at(memory, ledger, (base, used), event_idx);
-        (ring.published, ring.log, ring.is_plain) = (seen, Some(Box::new(log)), false);
+        (ring.published, ring.log) = (seen, Some(Box::new(log)));
+        (ring.is_noted, ring.is_plain) = (true, false);
         ring.ledger.set_taken(base);
         ring.publish();
         Ok(ring)
@@ -183,6 +188,7 @@ impl DeviceRing {
         let has_used_event = event_idx && packed.is_none();
         Self {
             is_packed: packed.is_some(),
+            is_noted: false,
             is_plain: packed.is_none(),
             packed,
             memory,
@@ -409,7 +415,9 @@ impl DeviceRing {
 
     #[inline(never)]
     fn take_marked_unusual(&mut self, heads: &[u16]) {
-        self.note_taking(heads);
+        if self.is_noted {
+            self.note_taking(heads);
+        }
         self.take(heads.len() as u16); // at most the ring's entries
         self.ledger.set_taken(self.next_avail);
     }
@@ -545,13 +553,18 @@ impl DeviceRing {
         self.ledger.set_mark(head, 0);
     }
 
-    /// As [`Self::complete_marked`], for a packed ring, or one that is used in order.
+    /// As [`Self::complete_marked`], for a ring that is not plain.
     #[inline(never)]
     fn complete_unusual(&mut self, head: u16) {
-        match self.used_order {
-            Some(_) => self.complete_in_order(head),
-            None => self.use_marked(head),
+        if self.used_order.is_some() {
+            return self.complete_in_order(head);
         }
+        match self.is_packed {
+            false => self.complete_split(head, 0),
+            true => self.use_packed(head, 0),
+        }
+        order();
+        self.ledger.set_mark(head, 0);
     }
 
     /// The order of stores ensures that a successor finds the head marked or its used entry written.
@@ -663,6 +676,9 @@ impl DeviceRing {
 
     #[inline(never)]
     fn fill_next_unusual(&mut self, head: u16, written_bytes: u32) {
+        if self.is_packed {
+            return self.fill_packed(head, written_bytes);
+        }
         self.take_next();
         self.complete(head, written_bytes);
         self.note_filled();
@@ -692,10 +708,14 @@ impl DeviceRing {
     /// As [`Self::publish_up_to`], for any ring.
     #[inline(never)]
     fn publish_unusual(&mut self, position: u16) {
-        match (self.is_packed, &self.log) {
-            (true, _) => self.publish_packed(position),
-            (false, Some(_)) => self.publish_logged(position),
-            (false, None) => self.publish_plain(position),
+        if self.is_packed {
+            if !self.publish_one(position) {
+                self.publish_packed(position);
+            }
+        } else if self.log.is_some() {
+            self.publish_logged(position);
+        } else {
+            self.publish_plain(position);
         }
     }
 

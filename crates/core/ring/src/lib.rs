@@ -75,7 +75,7 @@ mod tests;
 pub use adaptive_poll::AdaptivePoll;
 pub use chain::{BufferAccess, ChainStart, walk, walk_from, walk_in};
 pub use core_yield::{CoreReturn, CoreYield};
-pub use device::DeviceRing;
+pub use device::{DeviceRing, LoneChain};
 pub use driver::*;
 pub use inflight::RingLog;
 pub use ledger::{Ledger, LedgerError};

@@ -213,8 +213,14 @@ impl RingMemory {
     /// The descriptor at `position`, with the flags and the link that it would have in a split ring.
     #[inline]
     pub(crate) fn packed_descriptor(&self, position: u16) -> Descriptor {
-        let addr = u64::from_le(self.descriptor_word(position, 0).load(Ordering::Relaxed));
         let rest = PackedWord(u64::from_le(self.descriptor_word(position, 1).load(Ordering::Relaxed)));
+        self.packed_descriptor_with(position, rest)
+    }
+
+    /// As [`Self::packed_descriptor`], for one whose second word was read.
+    #[inline]
+    pub(crate) fn packed_descriptor_with(&self, position: u16, rest: PackedWord) -> Descriptor {
+        let addr = u64::from_le(self.descriptor_word(position, 0).load(Ordering::Relaxed));
         let flags = rest.flags() & (DESC_NEXT | DESC_WRITE | DESC_INDIRECT);
         let next = position.wrapping_add(1) & (self.entries() - 1);
         Descriptor { addr, len: rest.len_bytes(), flags, next }

@@ -1,7 +1,7 @@
 //! Fair turns: among the ports of a worker, and among the lines of packets for the control plane.
 //!
 //! **Purpose.** A port with much to do must not take the turns of others. [`DrrScheduler`] gives ports of one worker
-//! equal shares of its time, by the cost that a [`Charge`] counts. [`UpcallTurns`] lets lines with few packets go ahead of busy ones; an
+//! equal shares of its time, by the cost that a [`Charge`] counts. [`Metering`] finds page faults in ports' memory, for which they are charged. [`UpcallTurns`] lets lines with few packets go ahead of busy ones; an
 //! [`UpcallRecord`] says in which line a packet waits.
 //!
 //! ```text
@@ -39,6 +39,7 @@
 mod charge;
 mod drr;
 mod lines;
+mod metering;
 mod upcall_record;
 
 pub use charge::{
@@ -47,4 +48,5 @@ pub use charge::{
 };
 pub use drr::{ActiveRing, DrrScheduler, TURN_COST, Visited};
 pub use lines::{UPCALL_LINES_OF_INTERNAL, UPCALLS_SPARSE, UpcallLine, UpcallTurns};
+pub use metering::{Metering, VisitMeter};
 pub use upcall_record::{UPCALL_PREFIX_BYTES, UpcallRecord};

@@ -10,6 +10,7 @@
 
 use lasthop_module_api::PortId;
 use lasthop_stages::WorkStage;
+use lasthop_turns::VisitMeter;
 
 use crate::bounds::{SERVICE_METERED_BYTES_MAX, VISIT_BYTES_MAX};
 use crate::reference::PacketRef;
@@ -17,34 +18,10 @@ use crate::side_table::SegmentBuffer;
 use crate::tx::senders::Senders;
 use crate::{Fabric, RingId};
 
-/// Called at the end of each lap while a fabric is metered.
-pub trait VisitMeter: Send {
-    /// Ends a lap in the memory of `port`, or in no port's memory if `None`. The lap counts `weight` times. Returns the
-    /// time of its page faults in ns, to be charged to the port.
-    fn lap(&mut self, port: Option<PortId>, weight: u64) -> u64;
-}
-
-/// A meter and its state.
-#[derive(Default)]
-pub(crate) struct Metering {
-    pub(crate) meter: Option<Box<dyn VisitMeter>>,
-    /// The weight of a lap; 0 if metering is off.
-    pub(crate) weight: u64,
-    /// Whether some port may have to rest.
-    pub(crate) has_resting: bool,
-    pub(crate) rest_until_ns: u64,
-}
-
-impl std::fmt::Debug for Metering {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "weight {}", self.weight)
-    }
-}
-
 impl Fabric {
     /// Sets the meter that is called while the fabric is metered.
     pub fn set_meter(&mut self, meter: Box<dyn VisitMeter>) {
-        self.senders.metering.meter = Some(meter);
+        self.senders.metering.set_meter(meter);
     }
 
     /// Starts metering, or stops it if `weight` is 0. While metered, each frame is touched before it is delivered, also
@@ -52,7 +29,7 @@ impl Fabric {
     /// copied one by one, and their buffers are touched before they are written, for fewer page faults.
     pub fn set_metered(&mut self, weight: u64) {
         self.receivers.leases.is_off = weight > 0;
-        self.senders.metering.weight = weight;
+        self.senders.metering.set_weight(weight);
     }
 
     /// Bytes that a metered visit takes less than others. While packets wait it takes no more than a service delivers.
@@ -73,7 +50,7 @@ impl Fabric {
     /// Whether `port` rests at `now_ns` because of page faults in its memory.
     #[inline]
     pub(crate) fn is_resting(&mut self, port: PortId, now_ns: u64) -> bool {
-        self.senders.metering.has_resting && self.senders.look_at_rest(port, now_ns)
+        self.senders.metering.has_resting() && self.senders.look_at_rest(port, now_ns)
     }
 
     /// As [`Self::lap`], for the ring's port after a batch was fetched.
@@ -106,20 +83,19 @@ impl Senders {
     /// Whether a meter is active.
     #[inline]
     pub(crate) fn is_metered(&self) -> bool {
-        self.metering.weight > 0
+        self.metering.is_on()
     }
 
     /// Attributes the work since the last call to the memory of `port`. If the port's home is here, it is charged for
     /// the page faults.
     #[cold]
     pub(crate) fn tell_lap(&mut self, port: Option<PortId>) {
-        let Metering { meter, weight, .. } = &mut self.metering;
-        let ns: u64 = meter.iter_mut().map(|meter| meter.lap(port, *weight)).sum();
+        let ns = self.metering.lap(port);
         if ns > 0
             && let Some(sender) = port.and_then(|port| self.get_mut(port))
         {
             sender.charge.add_faults(ns);
-            self.metering.has_resting = true;
+            self.metering.begin_rest();
         }
         self.stages.mark(WorkStage::Other);
     }
@@ -128,8 +104,7 @@ impl Senders {
     #[cold]
     pub(crate) fn look_at_rest(&mut self, port: PortId, now_ns: u64) -> bool {
         let until_ns = self.get_mut(port).map_or(0, |sender| sender.charge.rest_until_ns(now_ns));
-        self.metering.rest_until_ns = self.metering.rest_until_ns.max(until_ns);
-        self.metering.has_resting = now_ns < self.metering.rest_until_ns;
+        self.metering.rest(until_ns, now_ns);
         now_ns < until_ns
     }
 

@@ -6,7 +6,7 @@ use lasthop_module_api::{DropReason, PORTS_MAX, PortId};
 use lasthop_ring::RingError;
 use lasthop_stages::Stages;
 use lasthop_sync::full_fence;
-use lasthop_turns::Charge;
+use lasthop_turns::{Charge, Metering};
 
 use crate::RingId;
 use crate::board::Board;
@@ -19,7 +19,6 @@ use crate::reference::{Attempt, Delivered, Outcome, PacketRef, Return};
 use crate::side_table::{Chains, SegmentBuffer};
 use crate::tap::Taps;
 use crate::tx::injected_counts::InjectedFrames;
-use crate::tx::meter::Metering;
 use crate::tx::moved::Moved;
 use crate::tx::offloads::Offloads;
 use crate::tx::sender::{Fetched, Sender};

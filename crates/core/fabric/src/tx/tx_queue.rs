@@ -196,13 +196,17 @@ impl TxQueue {
         self.ring.complete_marked_all(heads);
     }
 
-    /// As [`Self::settle_unlisted`], for one chain.
+    /// As [`Self::settle_unlisted`] for one chain, and then [`Self::publish`].
     #[inline(always)]
-    pub(crate) fn settle_lone(&mut self, head: u16) {
-        match self.waits {
-            None => self.ring.give_up(head),
-            Some(_) => self.settle_unlisted(std::iter::once(head)),
+    pub(crate) fn finish_lone(&mut self, head: u16) -> bool {
+        if self.waits.is_some() {
+            self.settle_unlisted(std::iter::once(head));
+            return self.publish();
         }
+        // No chain waits for an earlier one.
+        self.ring.give_up(head);
+        self.ring.publish();
+        false
     }
 
     #[inline(never)]

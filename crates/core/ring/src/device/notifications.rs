@@ -28,17 +28,15 @@ impl DeviceRing {
     #[must_use]
     pub fn needs_signal_behind_fence(&mut self) -> bool {
         let (old, new) = (self.signalled, self.published);
-        if old == new && self.signalled_valid {
-            return false;
-        }
         let was_valid = std::mem::replace(&mut self.signalled_valid, true);
         self.signalled = new;
         if !was_valid {
             return true;
         }
         if !self.has_used_event {
-            return self.needs_signal_otherwise(new, old);
+            return old != new && self.needs_signal_otherwise(new, old);
         }
+        // False if nothing was published.
         let is_wanted = crossed(self.memory.used_event(), new, old);
         if is_wanted {
             self.signalled_available = self.memory.available_index();
@@ -49,10 +47,18 @@ impl DeviceRing {
     /// Whether the driver asks for a signal in another way than by the used event of a split ring.
     #[inline(never)]
     fn needs_signal_otherwise(&mut self, new: u16, old: u16) -> bool {
-        let is_wanted = self.wants_signal_for(new, old);
+        let Some(packed) = &self.packed else {
+            let is_wanted = self.wants_signal_for(new, old);
+            if is_wanted {
+                self.signalled_available = self.memory.available_index();
+            }
+            return is_wanted;
+        };
+        let wish = self.memory.driver_event();
+        let is_wanted = self.memory.is_wanted(wish, new, old);
         if is_wanted {
-            self.signalled_available = self.available_index();
-            self.signalled_wish = self.is_packed.then(|| self.memory.driver_event());
+            self.signalled_available = packed.available_index(&self.memory);
+            self.signalled_wish = Some(wish);
         }
         is_wanted
     }

@@ -13,12 +13,12 @@
 //! Completed chains are written into the ledger, and from there into the ring when they are published: the first one
 //! last, since the driver looks at the others only behind it.
 
+use super::DeviceRing;
 use super::kept_chains::KeptChains;
-use super::{AHEAD_CHAINS_MAX, DeviceRing};
 use crate::inflight::packed::{LoggedChains, PackedInflightLog};
 use crate::ledger::order;
-use crate::ledger::packed::PackedPlace;
-use crate::packed_memory::{PackedWord, used_flags};
+use crate::ledger::packed::{PackedAreas, PackedPlace};
+use crate::packed_memory::{PackedWord, PackedWords, used_flags};
 use crate::{
     ChainStart, DESC_NEXT, DESC_WRITE, Descriptor, Ledger, LedgerError, RingError, RingMemory, death,
 };
@@ -33,7 +33,7 @@ pub(super) struct PackedState {
     /// A chain of more than one descriptor was found.
     has_long: bool,
     /// The position behind the chains that were found.
-    found_end: u16,
+    pub(super) found_end: u16,
     /// Number of chains that were found and not taken.
     found: u16,
     /// Descriptors that were read to find long chains, since the last time that they were charged.
@@ -65,6 +65,45 @@ impl PackedState {
     #[inline]
     fn place(&self, position: u16) -> usize {
         usize::from(position) & (self.ids.len() - 1)
+    }
+
+    /// Whether neither a chain nor a fault was found behind those that were taken.
+    #[inline]
+    pub(super) fn has_found_none(&self) -> bool {
+        self.found == 0 && self.fault.is_none()
+    }
+
+    /// Whether chains wait that were kept.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Whether chains in flight are also tracked for the front end.
+    #[inline]
+    pub(super) fn is_logged(&self) -> bool {
+        self.log.is_some()
+    }
+
+    /// Enters a usual chain, the next one, while no chain waits.
+    #[inline(always)]
+    pub(super) fn enter_usual(&mut self, ledger: &Ledger, id: u16) {
+        let place = self.place(self.found_end);
+        self.ids[place] = id;
+        ledger.set_first(id, self.found_end);
+        self.found_end = self.found_end.wrapping_add(1);
+        if self.has_long {
+            self.note_span(ledger, id, 1);
+        }
+        self.found += 1;
+        // A successor that finds a mark needs the chain's place.
+        order();
+    }
+
+    /// Takes the chain of [`Self::enter_usual`], the only one that was found.
+    #[inline(always)]
+    pub(super) fn take_usual(&mut self) {
+        self.found = 0;
     }
 
     pub(super) fn available_index(&self, memory: &RingMemory) -> u16 {
@@ -207,6 +246,7 @@ impl DeviceRing {
         if let Some(packed) = &mut ring.packed {
             packed.has_long = ring.ledger.has_long();
             packed.log = Some(log);
+            ring.is_noted = true;
         }
         (ring, was_taken)
     }
@@ -240,6 +280,7 @@ impl DeviceRing {
         let PackedPlace { base, next_used, published } = place;
         let mut ring = Self::at(memory, ledger, (base, next_used), event_idx);
         ring.ledger.set_taken(base);
+        ring.is_noted = log.is_some();
         if let Some(packed) = &mut ring.packed {
             packed.has_long = ring.ledger.has_long();
             packed.log = log;
@@ -371,18 +412,6 @@ impl DeviceRing {
         self.packed.as_ref().map_or(self.next_avail.wrapping_add(pending), |packed| packed.found_end)
     }
 
-    /// Reads the next chain. Others are on the line that this one is on, so reading them ahead would save nothing.
-    pub(super) fn read_packed_ahead(&mut self) {
-        if self.find_chains(1).is_some()
-            && let Some(id) = self.found_id(0)
-        {
-            let place = usize::from(self.next_avail % AHEAD_CHAINS_MAX);
-            let descriptor = self.memory.packed_descriptor(self.next_avail);
-            (self.ahead_heads[place], self.ahead_descriptors[place]) = (id, descriptor);
-            self.ahead_chains = 1;
-        }
-    }
-
     /// As [`Self::chain_start`].
     #[inline(never)]
     pub(super) fn packed_start(&self, head: u16) -> ChainStart {
@@ -396,6 +425,11 @@ impl DeviceRing {
     /// As [`Self::complete`].
     #[inline(never)]
     pub(super) fn complete_packed(&mut self, id: u16, written_bytes: u32) {
+        self.use_packed(id, written_bytes);
+    }
+
+    #[inline(always)]
+    pub(super) fn use_packed(&mut self, id: u16, written_bytes: u32) {
         let word = used_word(self.memory.wrap(self.next_used), id, written_bytes);
         self.ledger.areas().set_used_word(self.next_used, word);
         self.next_used = self.next_used.wrapping_add(self.span(id));
@@ -550,21 +584,14 @@ impl PackedState {
         if self.has_long || self.fault.is_some() || self.waiting.is_some() {
             return;
         }
-        let (words, areas, ids) = (memory.packed_words(), ledger.areas(), &mut self.ids[..]);
+        let (usual, ids) = (UsualChains::of(memory, ledger, next_used), &mut self.ids[..]);
         let Some(last) = ids.len().checked_sub(1) else { return };
         let (mut end, mut left) = (self.found_end, wanted.saturating_sub(self.found));
-        while left > 0 {
-            let word = words.get(end);
-            let id = word.id();
-            let is_usual = word.is_available_alone(memory.wrap(end))
-                && usize::from(id) <= last
-                && usize::from(end.wrapping_sub(next_used)) <= last
-                && areas.marks.get(id) == 0;
-            if !is_usual {
-                break;
-            }
+        while left > 0
+            && let Some(id) = usual.id(end, usual.word(end))
+        {
             ids[usize::from(end) & last] = id;
-            areas.firsts.set(id, end);
+            usual.areas.firsts.set(id, end);
             end = end.wrapping_add(1);
             left -= 1;
         }
@@ -591,11 +618,56 @@ impl PackedState {
         }
         // Until there is a long chain, all are as they were at the start.
         if self.has_long {
-            ledger.set_span(chain.id, chain.descriptors);
-            let behind = self.place(self.found_end);
-            self.spans_before[behind] = chain.descriptors;
+            self.note_span(ledger, chain.id, chain.descriptors);
         }
         self.found += 1;
+    }
+
+    /// Notes the number of descriptors of a chain, behind which `found_end` is.
+    #[inline]
+    fn note_span(&mut self, ledger: &Ledger, id: u16, descriptors: u16) {
+        ledger.set_span(id, descriptors);
+        let behind = self.place(self.found_end);
+        self.spans_before[behind] = descriptors;
+    }
+}
+
+/// A packed ring's chains of one descriptor that are not under way, as a value for loops.
+#[derive(Clone, Copy)]
+pub(super) struct UsualChains<'a> {
+    memory: &'a RingMemory,
+    words: PackedWords<'a>,
+    areas: PackedAreas<'a>,
+    /// The oldest descriptor that is not used.
+    next_used: u16,
+}
+
+impl<'a> UsualChains<'a> {
+    #[inline(always)]
+    pub(super) fn of(memory: &'a RingMemory, ledger: &'a Ledger, next_used: u16) -> Self {
+        Self { memory, words: memory.packed_words(), areas: ledger.areas(), next_used }
+    }
+
+    #[inline(always)]
+    pub(super) fn word(&self, position: u16) -> PackedWord {
+        self.words.get(position)
+    }
+
+    /// Whether there is a chain at `position`, of any kind.
+    #[inline(always)]
+    pub(super) fn is_available(&self, position: u16, word: PackedWord) -> bool {
+        word.is_available(self.memory.wrap(position))
+    }
+
+    /// The buffer ID of the chain at `position`, which begins with `word`, if it is a usual one.
+    #[inline(always)]
+    pub(super) fn id(&self, position: u16, word: PackedWord) -> Option<u16> {
+        let (id, entries) = (word.id(), self.memory.entries());
+        let is_usual = word.is_available_alone(self.memory.wrap(position))
+            && id < entries
+            && position.wrapping_sub(self.next_used) < entries
+            && self.areas.marks.get(id) == 0;
+        is_usual.then_some(id)
     }
 }
 

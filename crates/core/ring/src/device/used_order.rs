@@ -64,7 +64,7 @@ impl DeviceRing {
             false => self.order_of_split()?,
             true => self.order_of_packed()?,
         };
-        self.is_plain = false;
+        (self.is_noted, self.is_plain) = (true, false);
         self.used_order = Some(used_order);
         self.ledger.set_in_order();
         self.use_held_back();

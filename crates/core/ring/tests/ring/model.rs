@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use crate::FORMATS;
 use crate::fixture::{BUFFERS_AT, GUEST_ADDR, MEMORY_BYTES, map, pair_of};
 use lasthop_guestmem::{MemoryMap, Segment};
-use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, RingFormat, Used, walk, write_table};
+use lasthop_ring::{BufferAccess, DeviceRing, DriverRing, LoneChain, RingFormat, Used, walk, write_table};
 use proptest::prelude::*;
 
 const ENTRIES: u16 = 8;
@@ -18,6 +18,7 @@ enum Step {
     Publish,
     Look,
     Take { max: u16, put_back: u16 },
+    PublishAndTakeLone,
     Complete { pick: usize, written: u32 },
     PublishUsed,
     TakeUsed { max: u16 },
@@ -80,6 +81,7 @@ impl World {
             }
             Step::Look => self.look(),
             Step::Take { max, put_back } => self.take(*max, *put_back),
+            Step::PublishAndTakeLone => self.publish_and_take_lone(),
             Step::Complete { pick, written } => self.complete(*pick, *written),
             Step::PublishUsed => {
                 self.device.publish();
@@ -150,6 +152,35 @@ impl World {
         self.published.drain(..usize::from(count - put_back));
     }
 
+    /// A chain that is alone is found by one look. It is marked when it is taken.
+    fn publish_and_take_lone(&mut self) {
+        let were_published = self.published.len();
+        self.driver.publish();
+        self.published.append(&mut self.added);
+        let is_packed = self.device.is_packed();
+        let found = match is_packed {
+            false => self.device.lone_chain_in::<false>(),
+            true => self.device.lone_chain_in::<true>(),
+        };
+        let first = self.published.front();
+        let is_one = self.published.len() == 1
+            && (!is_packed || were_published == 0 && first.is_some_and(|chain| chain.descriptors == 1));
+        let LoneChain::One(head, descriptor) = found else {
+            assert_eq!(found == LoneChain::None, self.published.is_empty());
+            return assert!(!is_one, "a lone chain was not found");
+        };
+        assert!(is_one, "the only chain, and a short one in a packed ring");
+        match is_packed {
+            false => self.device.take_lone_in::<false>(head),
+            true => self.device.take_lone_in::<true>(head),
+        }
+        assert_eq!((self.device.mark(head), self.device.descriptor(head)), (1, descriptor));
+        if let Some(chain) = self.published.pop_front() {
+            self.check_chain(head, &chain);
+            self.taken.push((head, chain));
+        }
+    }
+
     fn check_chain(&self, head: u16, chain: &Chain) {
         let mut pieces = Vec::new();
         let whole = walk(&self.device, &self.map, head, BufferAccess::Both, &mut 0, |segment, writable| {
@@ -165,7 +196,12 @@ impl World {
             return;
         }
         let (head, chain) = self.taken.swap_remove(pick % self.taken.len());
-        self.device.complete(head, written);
+        let is_marked = self.device.mark(head) > 0;
+        let written = if is_marked { 0 } else { written };
+        match is_marked {
+            false => self.device.complete(head, written),
+            true => self.device.give_up(head),
+        }
         self.completed.push_back((Used { head, token: chain.token, len: written }, chain.descriptors));
     }
 
@@ -205,6 +241,7 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (buffers(), buffers(), any::<bool>())
             .prop_map(|(readable, writable, indirect)| Step::Add { readable, writable, indirect }),
         2 => Just(Step::Publish),
+        3 => Just(Step::PublishAndTakeLone),
         3 => Just(Step::Look),
         2 => (0..5_u16, 0..3_u16).prop_map(|(max, put_back)| Step::Take { max, put_back }),
         4 => (any::<usize>(), any::<u32>()).prop_map(|(pick, written)| Step::Complete { pick, written }),
