@@ -452,6 +452,28 @@ fn an_upgrade_to_a_program_that_does_not_know_a_key_of_a_vnic_says_which_and_wha
 }
 
 #[test]
+fn an_upgrade_to_a_program_that_lacks_a_feature_of_a_guest_says_which_and_what_to_do() {
+    let switch = Switch::start(&["--vnic", "one", "--vnic", "two"]);
+    let older = successor_of_version(&switch, own_version(&switch), "exec cat >/dev/null");
+    let (mut one, mut two) = (guest_with(&switch, "one", packed()), guest(&switch, "two", TWO));
+    let process = switch.switch_pid();
+    let said = switch.ask(&["upgrade", &older]).refused();
+    let why =
+        "the guest of port one uses RING_PACKED, which that program, a lasthop of before it, does not know";
+    assert!(said.contains(why) && said.contains("packed=off"), "{said}");
+    assert_eq!(switch.switch_pid(), process);
+    send(&mut one, &frame(TWO, ONE, 1, 60));
+    assert_eq!(receive(&mut two), frame(TWO, ONE, 1, 60), "its guest keeps its connection");
+    drop(one);
+    eventually("no guest", || (switch.port("one")["state"] == "waiting for guest").then_some(()));
+    let said = switch.ask(&["upgrade", &older]).refused();
+    assert!(!said.contains("RING_PACKED"), "it gets further: {said}");
+    switch.ask(&["port", "set", "one", "features-off=RING_PACKED"]).ok();
+    let said = switch.ask(&["upgrade", &older]).refused();
+    assert!(said.contains("port one has features-off=RING_PACKED, which that program"), "{said}");
+}
+
+#[test]
 fn an_upgrade_to_a_program_that_does_not_know_the_controller_option_says_so() {
     let switch = Switch::start(&["--module", "flow", "--controller", "external", "--vnic", "one"]);
     let (process, older) = (switch.switch_pid(), successor_without_option(&switch, "--controller"));

@@ -7,8 +7,8 @@ use lasthop_wire::{hash, tunnel, vnet};
 
 use crate::PortConfig;
 
-/// The features that every port offers.
-const ALWAYS: u64 = virtio::VERSION_1
+/// All features with which a guest can be served.
+pub const GUEST_FEATURES: u64 = virtio::VERSION_1
     | virtio::INDIRECT_DESC
     | virtio::EVENT_IDX
     | virtio::IN_ORDER
@@ -25,7 +25,11 @@ const ALWAYS: u64 = virtio::VERSION_1
     | virtio::GUEST_USO4
     | virtio::GUEST_USO6
     | virtio::HOST_USO
-    | virtio::STATUS;
+    | virtio::STATUS
+    | virtio::MAC
+    | virtio::MTU
+    | virtio::MQ
+    | virtio::CTRL_VQ;
 
 /// Features that may only be offered together with another one (virtio 1.2, 5.1.3.1; those of UDP: virtio 1.3).
 const REQUIRES: &[(u64, u64)] = &[
@@ -40,18 +44,17 @@ const REQUIRES: &[(u64, u64)] = &[
 
 /// The features offered to a port's guest: those that its settings imply, without those that its mask removes.
 pub(crate) fn offered(config: &PortConfig) -> u64 {
-    let mut features = ALWAYS;
-    if config.policy.mac.is_some() {
-        features |= virtio::MAC;
+    let mut features = GUEST_FEATURES & config.features_mask;
+    if config.policy.mac.is_none() {
+        features &= !virtio::MAC;
     }
-    if config.mtu.is_some() {
-        features |= virtio::MTU;
+    if config.mtu.is_none() {
+        features &= !virtio::MTU;
     }
-    if config.queue_pairs > 1 {
+    if config.queue_pairs <= 1 {
         // Linux refuses MQ without a control queue, and waits for ever for a control queue that is not served.
-        features |= virtio::MQ | virtio::CTRL_VQ;
+        features &= !(virtio::MQ | virtio::CTRL_VQ);
     }
-    features &= config.features_mask;
     for &(bits, needed) in REQUIRES {
         if features & needed == 0 {
             features &= !bits;

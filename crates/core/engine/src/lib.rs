@@ -115,6 +115,7 @@ pub use capture::{CAPTURES_MAX, Capture};
 pub use decision_trace::{CpuReturn, DecisionInputs, Judged, PolicyDecision, Repetitions};
 pub use decision_trace::{TRACE_ENTRIES_MAX, TracedDecision};
 pub use device::PortDevice;
+pub use features::GUEST_FEATURES;
 pub use former_counters::{FormerCounters, former_writes};
 pub use helpers::HelperSettings;
 pub use lasthop_fabric::{

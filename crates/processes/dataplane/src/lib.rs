@@ -40,12 +40,13 @@ use std::os::fd::{AsFd, IntoRawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
+use lasthop_engine::GUEST_FEATURES;
 use lasthop_foreign::{ForeignFd, Origin};
 
 use lasthop_api::capture::CaptureSpec;
 use lasthop_api::explain::{Consultation, ExplainSpec, Explained};
 use lasthop_api::modules::FLOW;
-use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION};
+use lasthop_api::orders::{Answer, Order, Report, Request, STATE_VERSION, SwitchProgram};
 use lasthop_api::port::PortSpec;
 use lasthop_api::profile::ProfileSpec;
 use lasthop_api::report::{FdbReport, SwitchInside};
@@ -332,7 +333,7 @@ impl Switch {
             Order::FdbAdd(entry) => self.datapath.fdb_add(&entry).map(|()| Answer::Done),
             Order::FdbDel(entry) => self.datapath.fdb_del(&entry).map(|()| Answer::Done),
             Order::FdbFlush(flush) => self.datapath.fdb_flush(&flush).map(Answer::Flushed),
-            Order::Know => Ok(Answer::Knows {
+            Order::Know => Ok(Answer::Knows(SwitchProgram {
                 version: STATE_VERSION,
                 prepares: true,
                 keeps_flows: true,
@@ -343,7 +344,8 @@ impl Switch {
                 moves_queues: true,
                 program: env!("CARGO_PKG_VERSION").to_owned(),
                 vnic_keys: PortSpec::KEYS.iter().map(|key| (*key).to_owned()).collect(),
-            }),
+                guest_features: GUEST_FEATURES,
+            })),
             Order::Rest => return self.begin_to_rest(id),
             Order::Hold => self.datapath.rest(Duration::ZERO).map(|()| Answer::Done),
             Order::Wake => self.wake().map(|()| Answer::Done),

@@ -139,6 +139,11 @@ impl SavedGuestSession {
         self.attachment
     }
 
+    /// The virtio features that its guest negotiated, as the switch process told them; 0 before.
+    pub fn features(&self) -> u64 {
+        self.session.pointer("/session/features").and_then(Value::as_u64).unwrap_or_default()
+    }
+
     /// A copy of the memory's descriptor, for the switch.
     ///
     /// # Errors
@@ -210,18 +215,30 @@ impl SavedGuestSession {
         SessionVersion { attachment: self.attachment, changes: self.changes }
     }
 
-    /// Copies of everything for the next switch: session, connection and memory, and the numbered descriptors.
+    /// Copies of everything for the next switch: session, connection and memory, and the numbered descriptors. The session's
+    /// offer is without the virtio features that this switch is `lacking`: it would otherwise accept them from a guest that
+    /// has not negotiated yet.
     ///
     /// # Errors
     /// The process or the system has no descriptor left.
-    pub fn session_parts(&self) -> io::Result<SessionParts> {
+    pub fn session_parts(&self, lacking: u64) -> io::Result<SessionParts> {
         let fds = self.fds.iter().map(|(number, fd)| Ok((*number, fd.try_clone()?)));
         Ok(SessionParts {
-            session: self.session.clone(),
+            session: self.offering_without(lacking),
             connection: self.connection.try_clone()?,
             memory: self.memory()?,
             fds: fds.collect::<io::Result<_>>()?,
         })
+    }
+
+    fn offering_without(&self, features: u64) -> Value {
+        let mut session = self.session.clone();
+        if let Some(offered) = session.pointer_mut("/session/offer/features")
+            && let Some(bits) = offered.as_u64()
+        {
+            *offered = (bits & !features).into();
+        }
+        session
     }
 
     /// Notes the order to take it over.
@@ -325,6 +342,22 @@ mod tests {
     }
 
     #[test]
+    fn a_switch_that_lacks_features_offers_none_of_them() {
+        let (mut saved_session, _guest) = saved_session();
+        let offered_by = |saved_session: &SavedGuestSession, lacking| {
+            let parts = saved_session.session_parts(lacking).expect("copies");
+            parts.session.pointer("/session/offer/features").and_then(Value::as_u64)
+        };
+        assert_eq!(offered_by(&saved_session, 1), None, "the front end has sent nothing yet");
+        let session =
+            serde_json::json!({"session": {"offer": {"features": 0x4_0000_0021_u64}, "features": 1}});
+        saved_session.tell(session, &[]).expect("a session");
+        assert_eq!(saved_session.features(), 1);
+        assert_eq!(offered_by(&saved_session, 0), Some(0x4_0000_0021));
+        assert_eq!(offered_by(&saved_session, 0xc_0000_0000), Some(0x21));
+    }
+
+    #[test]
     fn a_session_that_many_switches_die_with_is_given_up() {
         let (mut saved_session, _guest) = saved_session();
         let mut deaths = 0..;
@@ -354,7 +387,7 @@ mod tests {
         let fd = || ForeignFd::from(guest.try_clone().expect("a copy"));
         saved_session.keep(vec![1, 2, 3], vec![fd(), fd(), fd()]).expect("sockets");
         saved_session.tell(Value::Bool(true), &[2]).expect("a short state");
-        let parts = saved_session.session_parts().expect("copies");
+        let parts = saved_session.session_parts(0).expect("copies");
         assert_eq!(parts.fds.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [2]);
     }
 

@@ -46,8 +46,9 @@ impl Supervisor {
     fn succeed(&mut self, successor: Successor, program: ChildProgram, setup: &SuccessorSetup) {
         let predecessor = self.out.switch_process.process.replace(successor, program);
         self.ports.sessions.saved.values_mut().for_each(SavedGuestSession::begin_anew);
+        self.ports.sessions.lacking = setup.program.lacking();
         self.fail_waiting();
-        if !setup.keeps_flows {
+        if !setup.program.keeps_flows {
             // It would not record changes of flows. Not earlier: a refused upgrade changes nothing.
             self.datapaths.forget_flows(&mut self.out.store);
         }

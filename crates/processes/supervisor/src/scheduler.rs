@@ -23,7 +23,7 @@ use lasthop_sched_view::{ThreadId, ViewWriter};
 use log::warn;
 use serde_json::Value;
 
-use lasthop_api::orders::{Answer, Order};
+use lasthop_api::orders::{Answer, Order, SwitchProgram};
 use lasthop_api::placement::CpuPlaceNumbers;
 use lasthop_api::report::StatsReport;
 use lasthop_api::sched::{
@@ -275,9 +275,13 @@ impl Scheduler {
 
     /// Handles the answer of the switch process of this start about the order.
     pub(super) fn known(&mut self, starts: u64, answer: Result<Answer, Fault>) {
-        if let Ok(Answer::Knows {
-            sees_scheduler: true, hears_sleepers, traces_decisions, has_table, ..
-        }) = answer
+        if let Ok(Answer::Knows(SwitchProgram {
+            sees_scheduler: true,
+            hears_sleepers,
+            traces_decisions,
+            has_table,
+            ..
+        })) = answer
         {
             (self.knows, self.told) = (starts, None);
             self.tabulates = if has_table { starts } else { 0 };

@@ -44,6 +44,8 @@ pub(super) struct Sessions {
     pub(super) saved: BTreeMap<u32, SavedGuestSession>,
     last_attachment: u64,
     waiting: Option<WaitingForRoom>,
+    /// Virtio features with which the present switch process cannot serve a guest.
+    pub(super) lacking: u64,
 }
 
 /// Sessions that the present switch process gets later: there was no room for copies of their descriptors.
@@ -66,6 +68,11 @@ impl Sessions {
     pub(super) fn inherit(&mut self, number: u32, saved_session: SavedGuestSession) {
         self.last_attachment = self.last_attachment.max(saved_session.attachment());
         self.saved.insert(number, saved_session);
+    }
+
+    /// The ports that have a guest, and the virtio features that it negotiated.
+    pub(super) fn guests_features(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
+        self.saved.iter().map(|(number, saved_session)| (*number, saved_session.features()))
     }
 
     /// Handles the switch process's reply about a session. Returns whether its port has lost its guest.
@@ -258,7 +265,7 @@ impl Sessions {
         switch: &mut SwitchProcess,
         store: &mut RecordStore,
     ) {
-        match self.takeover_parts(number, ports) {
+        match self.takeover_parts(number, ports, self.lacking) {
             Some(Ok((parts, Last { name, attachment, session, fds }))) => {
                 self.saved.get_mut(&number).into_iter().for_each(SavedGuestSession::is_handed_over);
                 parts.into_iter().for_each(|(numbers, fds)| switch.bring(attachment, numbers, fds));
@@ -281,12 +288,12 @@ impl Sessions {
         }
     }
 
-    /// Has the next switch process prepare for all sessions that it does not know in their present state. Returns
-    /// whether there were any.
+    /// Has the next switch process, with the features that it is `lacking`, prepare for all sessions that it does not know in
+    /// their present state. Returns whether there were any.
     pub(super) fn prepare(
         &self,
         ports: &PortTable,
-        successor: &mut RunningChild<Request, Report>,
+        (successor, lacking): (&mut RunningChild<Request, Report>, u64),
         known: &mut SessionVersions,
     ) -> bool {
         known.retain(|number, _| self.saved.contains_key(number));
@@ -296,7 +303,7 @@ impl Sessions {
             // Without room for copies it is passed later.
             if known.get(&number) != Some(&session_version)
                 && let Some(Ok((parts, Last { name, attachment, session, fds }))) =
-                    self.takeover_parts(number, ports)
+                    self.takeover_parts(number, ports, lacking)
             {
                 is_behind = true;
                 for (numbers, fds) in parts {
@@ -312,11 +319,16 @@ impl Sessions {
     }
 
     /// The messages by which a switch process continues a session: descriptors in parts that fit a message, and the
-    /// rest.
-    fn takeover_parts(&self, number: u32, ports: &PortTable) -> Option<io::Result<(Vec<Part>, Last)>> {
+    /// rest. The guest is offered no feature that the process is `lacking`.
+    fn takeover_parts(
+        &self,
+        number: u32,
+        ports: &PortTable,
+        lacking: u64,
+    ) -> Option<io::Result<(Vec<Part>, Last)>> {
         let (port, saved_session) = (ports.all.get(&number)?, self.saved.get(&number)?);
         let (name, attachment) = (port.spec.common.name.to_string(), saved_session.attachment());
-        Some(saved_session.session_parts().map(|SessionParts { session, connection, memory, fds }| {
+        Some(saved_session.session_parts(lacking).map(|SessionParts { session, connection, memory, fds }| {
             let (mut fds, mut parts) = (fds.into_iter().peekable(), Vec::new());
             while fds.peek().is_some() {
                 parts.push(fds.by_ref().take(FRAME_FDS_MAX).unzip());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use log::{info, warn};
 
-use lasthop_api::orders::{Answer, Report, STATE_VERSION};
+use lasthop_api::orders::{Answer, Report, STATE_VERSION, SwitchProgram};
 use lasthop_api::settings::StandbyMode;
 use lasthop_fd_store::SessionVersion;
 use lasthop_runtime::clock::{Pause, earlier};
@@ -25,7 +25,7 @@ use lasthop_runtime::poller::Interest;
 use super::Outputs;
 use super::ports::Ports;
 use super::source::Source;
-use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
+use super::successor::{Successor, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
 /// From a change until the stand-by is told: changes often come together.
@@ -267,17 +267,14 @@ impl Candidate {
         now: Instant,
     ) -> Result<(), String> {
         match report {
-            Report::Reply {
-                result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys, .. }),
-                ..
-            } => {
+            Report::Reply { result: Ok(Answer::Knows(program)), .. } => {
+                let version = program.version;
                 if version != STATE_VERSION {
                     return Err(format!(
                         "the program was replaced by one of state version {version}; upgrade to it"
                     ));
                 }
-                let features = SuccessorFeatures { prepares, keeps_flows, program, vnic_keys };
-                self.knows(&features, ports, switches, now);
+                self.knows(&program, ports, switches, now);
                 Ok(())
             }
             Report::Reply { id, result: Err(fault) } => match &mut self.setup {
@@ -295,16 +292,10 @@ impl Candidate {
     }
 
     /// It has read all that it was sent before: it gets the rest, or is ready.
-    fn knows(
-        &mut self,
-        features: &SuccessorFeatures,
-        ports: &mut Ports,
-        switches: &SwitchTable,
-        now: Instant,
-    ) {
+    fn knows(&mut self, program: &SwitchProgram, ports: &mut Ports, switches: &SwitchTable, now: Instant) {
         let is_told = match &mut self.setup {
             None => {
-                self.setup = Some(SuccessorSetup::make(&mut self.process, features, ports, switches));
+                self.setup = Some(SuccessorSetup::make(&mut self.process, program.clone(), ports, switches));
                 true
             }
             Some(setup) => setup.follow(&mut self.process, &ports.sessions, &ports.table),

@@ -5,11 +5,12 @@ use std::time::Duration;
 use log::warn;
 
 use lasthop_api::fdb::StaticEntry;
-use lasthop_api::orders::{Order, Report, Request, SwitchPort};
-use lasthop_api::port::{MemoryMax, PortCommon};
+use lasthop_api::orders::{Order, Report, Request, SwitchPort, SwitchProgram};
+use lasthop_api::port::{MemoryMax, Name, PortCommon};
 use lasthop_api::switches::SwitchSpec;
 use lasthop_children::RunningChild;
 use lasthop_runtime::fault::Fault;
+use lasthop_vhost::features as virtio;
 
 use super::port_table::PortTable;
 use super::ports::Ports;
@@ -38,14 +39,14 @@ pub(super) struct SuccessorSetup {
     pub(super) known: SessionVersions,
     /// How often it may still get sessions that have changed.
     turns_left: u32,
-    pub(super) keeps_flows: bool,
+    pub(super) program: SwitchProgram,
 }
 
 impl SuccessorSetup {
     /// Sends the new process switches and ports and, if it `prepares`, sessions: guests do not wait yet.
     pub(super) fn make(
         successor: &mut Successor,
-        features: &SuccessorFeatures,
+        program: SwitchProgram,
         ports: &mut Ports,
         switches: &SwitchTable,
     ) -> Self {
@@ -55,12 +56,12 @@ impl SuccessorSetup {
             let _ = successor.channel.send(&Request { id, order }, memory);
         }
         let (mut known, mut turns_left) = (SessionVersions::new(), 0);
-        if features.prepares {
-            ports.sessions.prepare(&ports.table, successor, &mut known);
+        if program.prepares {
+            ports.sessions.prepare(&ports.table, (successor, program.lacking()), &mut known);
             turns_left = TURNS_MAX;
         }
         send_know(successor);
-        Self { told, refused: Vec::new(), known, turns_left, keeps_flows: features.keeps_flows }
+        Self { told, refused: Vec::new(), known, turns_left, program }
     }
 
     /// Sends the new process sessions that have changed; returns whether it did. It faults the memory that guests use
@@ -72,7 +73,7 @@ impl SuccessorSetup {
         ports: &PortTable,
     ) -> bool {
         let is_last = self.turns_left == 0;
-        if is_last || !sessions.prepare(ports, successor, &mut self.known) && self.turns_left < TURNS_MAX {
+        if is_last || !self.prepare(successor, sessions, ports) && self.turns_left < TURNS_MAX {
             return false;
         }
         self.turns_left -= 1;
@@ -89,12 +90,16 @@ impl SuccessorSetup {
         sessions: &Sessions,
         ports: &PortTable,
     ) -> bool {
-        if !sessions.prepare(ports, successor, &mut self.known) {
+        if !self.prepare(successor, sessions, ports) {
             return false;
         }
         send_touch(successor, STANDBY_TOUCH);
         send_know(successor);
         true
+    }
+
+    fn prepare(&mut self, successor: &mut Successor, sessions: &Sessions, ports: &PortTable) -> bool {
+        sessions.prepare(ports, (successor, self.program.lacking()), &mut self.known)
     }
 
     /// Whether ports and switches are still those that the new process got.
@@ -127,51 +132,67 @@ fn send_touch(successor: &mut Successor, patience: Duration) {
     let _ = successor.channel.send(&Request { id: 0, order }, None);
 }
 
-/// The capabilities of a new program that not all programs of its state version have.
-#[derive(Debug)]
-pub(super) struct SuccessorFeatures {
-    pub(super) prepares: bool,
-    pub(super) keeps_flows: bool,
-    pub(super) program: String,
-    pub(super) vnic_keys: Vec<String>,
-}
-
 /// The keys of vnics that were added before programs reported which they know.
 const LATER_KEYS: &[&str] = &["memory-max"];
 
-impl SuccessorFeatures {
-    /// Has it fault guests' memory in while the old one comes to rest.
-    pub(super) fn prepare_last(&self, successor: &mut Successor) {
-        if self.prepares {
-            send_touch(successor, LAST_TOUCH);
-        }
+/// Has a process of this program fault guests' memory in while the old one comes to rest.
+pub(super) fn prepare_last(program: &SwitchProgram, successor: &mut Successor) {
+    if program.prepares {
+        send_touch(successor, LAST_TOUCH);
     }
+}
 
-    /// Why it cannot have a vnic: it does not know one of the keys, and would end with the order that has the vnic.
-    pub(super) fn lacks_for(&self, port: &PortCommon) -> Option<String> {
-        let is_known = |key: &str| match self.vnic_keys.is_empty() {
-            true => !LATER_KEYS.contains(&key),
-            false => self.vnic_keys.iter().any(|known| known == key),
-        };
-        let keys = port.keys_told();
-        let key = keys.iter().find(|key| !is_known(key))?;
-        let program = match self.program.as_str() {
-            "" => "a lasthop of before it".to_owned(),
-            version => format!("lasthop {version}"),
-        };
-        let remedy = match key.as_str() {
-            "memory-max" => format!(
-                "set the default first: lasthop port set {} memory-max={}",
-                port.name,
-                MemoryMax::default()
-            ),
-            _ => format!("make the port anew without {key}"),
-        };
-        Some(format!(
-            "port {} has {key}, which that program, {program}, does not know; upgrade to a later one, or {remedy}",
-            port.name
-        ))
-    }
+/// Why a process of this program cannot have all ports and guests.
+pub(super) fn lacks_for(program: &SwitchProgram, ports: &Ports) -> Option<String> {
+    let Ports { table, sessions, .. } = ports;
+    let vnic =
+        || table.all.values().find_map(|port| lacks_for_vnic(program, &port.as_told(&port.spec).common));
+    let guest = || {
+        sessions
+            .guests_features()
+            .find_map(|(number, used)| lacks_for_guest(program, table.all.get(&number)?.spec.name(), used))
+    };
+    vnic().or_else(guest)
+}
+
+/// Why it cannot have a vnic: it does not know one of the keys or features there, and would end with the order that has
+/// the vnic.
+fn lacks_for_vnic(program: &SwitchProgram, port: &PortCommon) -> Option<String> {
+    let is_known = |key: &str| match program.vnic_keys.is_empty() {
+        true => !LATER_KEYS.contains(&key),
+        false => program.vnic_keys.iter().any(|known| known == key),
+    };
+    let key = port.keys_told().into_iter().find(|key| !is_known(key));
+    let key = key.or_else(|| {
+        let unknown = !port.features_off.mask_without() & program.lacking();
+        (unknown != 0).then(|| format!("features-off={}", virtio::names(unknown).replace(' ', "+")))
+    })?;
+    let remedy = match key.as_str() {
+        "memory-max" => format!(
+            "set the default first: lasthop port set {} memory-max={}",
+            port.name,
+            MemoryMax::default()
+        ),
+        _ => format!("make the port anew without {key}"),
+    };
+    Some(format!(
+        "port {} has {key}, which that program, {}, does not know; upgrade to a later one, or {remedy}",
+        port.name,
+        program.described()
+    ))
+}
+
+/// Why it cannot continue the session of a guest of port `name`: the guest negotiated features that it does not know,
+/// and its driver would lose its rings.
+fn lacks_for_guest(program: &SwitchProgram, name: &Name, negotiated: u64) -> Option<String> {
+    let unknown = negotiated & program.lacking();
+    (unknown != 0).then(|| {
+        let (names, program) = (virtio::names(unknown), program.described());
+        format!(
+            "the guest of port {name} uses {names}, which that program, {program}, does not know; upgrade to a later one, or have \
+             the guest's front end connect again without (packed=off at QEMU's device)"
+        )
+    })
 }
 
 /// The facts for a new process. They are out of date once any of them changes.

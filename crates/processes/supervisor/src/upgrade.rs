@@ -19,7 +19,7 @@ use log::warn;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use lasthop_api::orders::{Answer, Order, Report, STATE_VERSION};
+use lasthop_api::orders::{Answer, Order, Report, STATE_VERSION, SwitchProgram};
 use lasthop_api::switches::{ControllerKind, SwitchSpec};
 use lasthop_children::{ChildProgram, RunningChild, own_path};
 use lasthop_listeners::Caller;
@@ -30,7 +30,7 @@ use super::Outputs;
 use super::ports::Ports;
 use super::question::{OrderPurpose, switch_process_down};
 use super::source::Source;
-use super::successor::{Successor, SuccessorFeatures, SuccessorSetup, send_know};
+use super::successor::{self, Successor, SuccessorSetup, send_know};
 use super::switch_table::SwitchTable;
 
 /// How long the new program may be silent while the old one serves guests, and the old one until it has come to rest.
@@ -246,12 +246,8 @@ impl Upgrades {
         }
         for (report, _) in reports {
             let refusal = match report {
-                Report::Reply {
-                    result: Ok(Answer::Knows { version, prepares, keeps_flows, program, vnic_keys, .. }),
-                    ..
-                } => {
-                    let features = SuccessorFeatures { prepares, keeps_flows, program, vnic_keys };
-                    self.knows(version, &features, ports, switches, out)
+                Report::Reply { result: Ok(Answer::Knows(program)), .. } => {
+                    self.knows(&program, ports, switches, out)
                 }
                 Report::Reply { id, result: Err(fault) } => self.refuses(id, fault, ports),
                 Report::Failed { why } => Err(why),
@@ -292,8 +288,7 @@ impl Upgrades {
     /// Handles the new process's version: it gets everything, or the old one is told to rest.
     fn knows(
         &mut self,
-        version: u64,
-        features: &SuccessorFeatures,
+        program: &SwitchProgram,
         ports: &mut Ports,
         switches: &SwitchTable,
         out: &mut Outputs,
@@ -303,18 +298,18 @@ impl Upgrades {
             // Nothing more was asked.
             return Ok(());
         };
+        let version = program.version;
         if version != STATE_VERSION {
             return Err(format!("it has state version {version}, and this switch has {STATE_VERSION}"));
         }
-        let vnics = ports.table.all.values().map(|port| port.as_told(&port.spec).common);
-        if let Some(why) = vnics.into_iter().find_map(|vnic| features.lacks_for(&vnic)) {
+        if let Some(why) = successor::lacks_for(program, ports) {
             return Err(why);
         }
         let Some(setup) = setup else {
             let is_other = *born != switches.all;
             // From here on: a waiting thread uses short slices from its next turn on.
             out.switch_process.boost_slices(Some(successor.pid()));
-            *setup = Some(SuccessorSetup::make(successor, features, ports, switches));
+            *setup = Some(SuccessorSetup::make(successor, program.clone(), ports, switches));
             return if is_other { Err(CHANGED.to_owned()) } else { Ok(()) };
         };
         if setup.prepare_again(successor, &ports.sessions, &ports.table) {
@@ -322,7 +317,7 @@ impl Upgrades {
         }
         out.switch_process.boost_slices(Some(successor.pid()));
         // While the old one comes to rest.
-        features.prepare_last(successor);
+        successor::prepare_last(program, successor);
         let current = self.current.take();
         self.current = current.map(|upgrade| Upgrade { step: upgrade.step.rest(), ..upgrade });
         out.switch_process.order(Order::Rest, OrderPurpose::Rested, None);
@@ -358,6 +353,10 @@ impl Upgrades {
         };
         if !setup.is_current(&ports.table, switches) {
             return RestOutcome::Refused(self.refuse(CHANGED, ports, out));
+        }
+        // A guest may have negotiated meanwhile.
+        if let Some(why) = successor::lacks_for(&setup.program, ports) {
+            return RestOutcome::Refused(self.refuse(&why, ports, out));
         }
         match self.current.take() {
             Some(Upgrade { program, caller, step: Step::Resting { successor, since, setup } }) => {

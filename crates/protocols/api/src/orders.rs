@@ -17,6 +17,7 @@ use crate::sched_table::SchedTable;
 use crate::switches::SwitchSpec;
 use lasthop_runtime::fault::Fault;
 use lasthop_runtime::sandbox::{ForbiddenCall, Layer};
+use lasthop_vhost::features;
 
 /// Version of orders and reports, of saved sessions, and of the memory of counters. A switch process of another version
 /// cannot take over.
@@ -271,41 +272,70 @@ pub enum Answer {
     SchedTrace(SchedTrace),
     SchedTable(SchedTable),
     Explained(Box<Explained>),
-    /// Of orders, reports and sessions: `STATE_VERSION`. Programs of before do not know [`Order::Prepare`] or [`Order::Scheduler`], or write
-    /// no flows into the memory of [`Order::Restore`], and say nothing of it.
-    Knows {
-        version: u64,
-        #[serde(default)]
-        prepares: bool,
-        #[serde(default)]
-        keeps_flows: bool,
-        #[serde(default)]
-        sees_scheduler: bool,
-        /// Whether it knows the further descriptors of [`Order::Scheduler`].
-        #[serde(default)]
-        hears_sleepers: bool,
-        /// Whether it knows [`Order::SchedTrace`].
-        #[serde(default)]
-        traces_decisions: bool,
-        /// Whether it knows [`Order::SchedTable`].
-        #[serde(default)]
-        has_table: bool,
-        /// Whether it knows [`Order::MoveQueue`].
-        #[serde(default)]
-        moves_queues: bool,
-        /// Its version as text; older programs leave it empty.
-        #[serde(default)]
-        program: String,
-        /// The keys that a vnic may have; older programs leave it empty.
-        #[serde(default)]
-        vnic_keys: Vec<String>,
-    },
+    /// The program of the switch process.
+    Knows(SwitchProgram),
     /// The sessions that cannot be continued.
     WentOn {
         refused: Vec<(u64, Fault)>,
     },
     /// The number of forgotten addresses.
     Flushed(usize),
+}
+
+/// The program of a switch process, as it tells in answer to [`Order::Know`]. Programs of before do not know [`Order::Prepare`] or
+/// [`Order::Scheduler`], or write no flows into the memory of [`Order::Restore`], and say nothing of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct SwitchProgram {
+    /// Of orders, reports and sessions: `STATE_VERSION`.
+    pub version: u64,
+    #[serde(default)]
+    pub prepares: bool,
+    #[serde(default)]
+    pub keeps_flows: bool,
+    #[serde(default)]
+    pub sees_scheduler: bool,
+    /// Whether it knows the further descriptors of [`Order::Scheduler`].
+    #[serde(default)]
+    pub hears_sleepers: bool,
+    /// Whether it knows [`Order::SchedTrace`].
+    #[serde(default)]
+    pub traces_decisions: bool,
+    /// Whether it knows [`Order::SchedTable`].
+    #[serde(default)]
+    pub has_table: bool,
+    /// Whether it knows [`Order::MoveQueue`].
+    #[serde(default)]
+    pub moves_queues: bool,
+    /// Its version as text; older programs leave it empty.
+    #[serde(default)]
+    pub program: String,
+    /// The keys that a vnic may have; older programs leave it empty.
+    #[serde(default)]
+    pub vnic_keys: Vec<String>,
+    /// The virtio features with which it can serve a guest; older programs leave it 0.
+    #[serde(default)]
+    pub guest_features: u64,
+}
+
+/// The features that were added before programs told with which they can serve a guest.
+const LATER_FEATURES: u64 = features::RING_PACKED;
+
+impl SwitchProgram {
+    /// The virtio features with which it cannot serve a guest.
+    pub fn lacking(&self) -> u64 {
+        match self.guest_features {
+            0 => LATER_FEATURES,
+            known => !(known | features::PROTOCOL_FEATURES),
+        }
+    }
+
+    /// Its name for a reader.
+    pub fn described(&self) -> String {
+        match self.program.as_str() {
+            "" => "a lasthop of before it".to_owned(),
+            version => format!("lasthop {version}"),
+        }
+    }
 }
 
 impl Answer {
@@ -316,7 +346,7 @@ impl Answer {
     pub fn moves_queues(self) -> Result<(), Fault> {
         let why =
             "the switch process is of an older version, which moves no queues; lasthop upgrade replaces it";
-        matches!(self, Self::Knows { moves_queues: true, .. })
+        matches!(self, Self::Knows(SwitchProgram { moves_queues: true, .. }))
             .then_some(())
             .ok_or_else(|| Fault::refused(why))
     }
