@@ -245,9 +245,10 @@ fn deliver_lone(
     let delivered = fill_lone(place, claim, (&**map, chain, header), &tools.senders.stages)?;
     charge.add_bytes(delivered.bytes);
     counters.forwarded += 1;
+    // First: stores become visible in order, and the sender's lines have to be fetched before they can be written.
+    claim.ring.publish();
     let is_obstructed = sent.finish_lone(chain.head);
     tools.senders.stages.mark(WorkStage::Completion);
-    claim.ring.publish();
     // The fence orders both sides: this one stores its index, then reads the guest's event index; the guest does the
     // reverse.
     full_fence();

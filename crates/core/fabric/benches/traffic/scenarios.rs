@@ -36,6 +36,7 @@ pub const ALL: &[Scenario] = &[
         ..Plan::bridged(one_flow(BATCH, 64))
     }),
     ("64-single", || Plan::bridged(one_flow(1, 64))),
+    ("64-in-order-single", || Plan { in_order: true, ..Plan::bridged(one_flow(1, 64)) }),
     ("64-packed-single", || packed(Plan::bridged(one_flow(1, 64)))),
     ("1500", || Plan::bridged(one_flow(BATCH, 1500))),
     ("9000-merged", || Plan {
