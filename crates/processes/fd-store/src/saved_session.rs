@@ -349,8 +349,10 @@ mod tests {
             parts.session.pointer("/session/offer/features").and_then(Value::as_u64)
         };
         assert_eq!(offered_by(&saved_session, 1), None, "the front end has sent nothing yet");
-        let session =
-            serde_json::json!({"session": {"offer": {"features": 0x4_0000_0021_u64}, "features": 1}});
+        let mut session = serde_json::json!({"session": lasthop_vhost::SavedSession::default()});
+        for (place, bits) in [("/session/offer/features", 0x4_0000_0021_u64), ("/session/features", 1)] {
+            *session.pointer_mut(place).expect("a session has them") = bits.into();
+        }
         saved_session.tell(session, &[]).expect("a session");
         assert_eq!(saved_session.features(), 1);
         assert_eq!(offered_by(&saved_session, 0), Some(0x4_0000_0021));
