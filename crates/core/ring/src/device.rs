@@ -556,21 +556,19 @@ impl DeviceRing {
     /// As [`Self::complete_marked`], for a ring that is not plain.
     #[inline(never)]
     fn complete_unusual(&mut self, head: u16) {
-        if self.used_order.is_some() {
-            return self.complete_in_order(head);
+        match self.used_order {
+            Some(_) => self.complete_in_order(head),
+            None => self.use_marked(head),
         }
-        match self.is_packed {
-            false => self.complete_split(head, 0),
-            true => self.use_packed(head, 0),
-        }
-        order();
-        self.ledger.set_mark(head, 0);
     }
 
     /// The order of stores ensures that a successor finds the head marked or its used entry written.
     #[inline(always)] // left to itself the compiler calls it
     fn use_marked(&mut self, head: u16) {
-        self.complete(head, 0);
+        match self.is_packed {
+            false => self.complete_split(head, 0),
+            true => self.use_packed(head, 0),
+        }
         order();
         self.ledger.set_mark(head, 0);
     }
@@ -708,14 +706,10 @@ impl DeviceRing {
     /// As [`Self::publish_up_to`], for any ring.
     #[inline(never)]
     fn publish_unusual(&mut self, position: u16) {
-        if self.is_packed {
-            if !self.publish_one(position) {
-                self.publish_packed(position);
-            }
-        } else if self.log.is_some() {
-            self.publish_logged(position);
-        } else {
-            self.publish_plain(position);
+        match (self.is_packed, &self.log) {
+            (true, _) => self.publish_packed(position),
+            (false, Some(_)) => self.publish_logged(position),
+            (false, None) => self.publish_plain(position),
         }
     }
 

@@ -9,8 +9,7 @@
 
 use super::packed::UsualChains;
 use super::{AHEAD_CHAINS_MAX, DeviceRing};
-use crate::ledger::order;
-use crate::{Descriptor, death};
+use crate::Descriptor;
 
 /// The result of a look for a lone chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,23 +115,5 @@ impl DeviceRing {
         self.ahead_chains = 0;
         self.use_packed(id, written_bytes);
         self.note_filled();
-    }
-
-    /// As [`Self::publish_up_to`], if that is one used descriptor that is not logged. Otherwise false.
-    #[inline(always)]
-    pub(super) fn publish_one(&mut self, end: u16) -> bool {
-        let first = self.published;
-        let is_one =
-            end == first.wrapping_add(1) && self.packed.as_deref().is_some_and(|packed| !packed.is_logged());
-        if is_one {
-            self.ledger.set_filled(end);
-            order();
-            death::may_come();
-            self.memory.publish_packed_word(first, self.ledger.areas().used_word(first));
-            order();
-            self.published = end;
-            self.ledger.set_published(end);
-        }
-        is_one
     }
 }

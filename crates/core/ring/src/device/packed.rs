@@ -79,12 +79,6 @@ impl PackedState {
         self.waiting.is_some()
     }
 
-    /// Whether chains in flight are also tracked for the front end.
-    #[inline]
-    pub(super) fn is_logged(&self) -> bool {
-        self.log.is_some()
-    }
-
     /// Enters a usual chain, the next one, while no chain waits.
     #[inline(always)]
     pub(super) fn enter_usual(&mut self, ledger: &Ledger, id: u16) {
@@ -481,20 +475,24 @@ impl DeviceRing {
     }
 
     /// As [`Self::publish_up_to`].
+    #[inline(always)]
     pub(super) fn publish_packed(&mut self, end: u16) {
-        if self.packed.as_ref().is_some_and(|packed| packed.log.is_some()) {
-            self.link_logged(end);
-            self.publish_words(end);
-            if let Some(log) = self.packed.as_mut().and_then(|packed| packed.log.as_mut()) {
-                log.published();
-            }
-            return;
+        match self.packed.as_ref().is_some_and(|packed| packed.log.is_some()) {
+            false => self.publish_words(end),
+            true => self.publish_packed_logged(end),
         }
+    }
+
+    #[cold]
+    fn publish_packed_logged(&mut self, end: u16) {
+        self.link_logged(end);
         self.publish_words(end);
+        if let Some(log) = self.packed.as_mut().and_then(|packed| packed.log.as_mut()) {
+            log.published();
+        }
     }
 
     /// Records in the log which chains are about to be published.
-    #[cold]
     fn link_logged(&mut self, end: u16) {
         let mut position = self.published;
         while position != end {
@@ -516,31 +514,41 @@ impl DeviceRing {
         }
     }
 
+    #[inline(always)]
     fn publish_words(&mut self, end: u16) {
-        let first = self.published;
+        let (first, count) = (self.published, end.wrapping_sub(self.published));
         self.ledger.set_filled(end);
         order();
-        let (used, words) = (self.ledger.areas(), self.memory.packed_words());
-        let has_long = self.has_long();
-        let mut position = first;
-        while position != end {
-            let word = used.used_word(position);
-            if position != first {
-                death::may_come();
-                words.set(position, word);
+        if count > 0 {
+            let word = self.ledger.areas().used_word(first);
+            if count > 1 {
+                self.store_behind(first, word, end);
             }
-            // A driver that used an ID twice must not lead beyond the end.
-            let left = end.wrapping_sub(position);
-            let span = if has_long { self.ledger.span(word.id()).clamp(1, left) } else { 1 };
-            position = position.wrapping_add(span);
-        }
-        if first != end {
             death::may_come();
-            self.memory.publish_packed_word(first, used.used_word(first));
+            self.memory.publish_packed_word(first, word);
         }
         order();
         self.published = end;
         self.ledger.set_published(end);
+    }
+
+    /// Writes the used descriptors behind `word`, which is at `position`, into the ring.
+    // Not inlined, so that a single used descriptor needs no registers for the others.
+    #[inline(never)]
+    fn store_behind(&self, mut position: u16, mut word: PackedWord, end: u16) {
+        let (used, words, has_long) = (self.ledger.areas(), self.memory.packed_words(), self.has_long());
+        loop {
+            // A driver that used an ID twice must not lead beyond the end.
+            let left = end.wrapping_sub(position);
+            let span = if has_long { self.ledger.span(word.id()).clamp(1, left) } else { 1 };
+            position = position.wrapping_add(span);
+            if position == end {
+                return;
+            }
+            word = used.used_word(position);
+            death::may_come();
+            words.set(position, word);
+        }
     }
 
     /// Returns the number of descriptors that were read, since the last call, to find chains that are longer than what is
